@@ -1,0 +1,106 @@
+//! What the D-Bus face needs of the service, so that it can be tried without one.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::broadcast;
+
+use crate::model::{Limits, RunId, Status};
+use crate::service::{
+    Batch, Change, Error, Facts, Feed, Filter, FollowOptions, FollowPermit, Listing, Page, Sessions,
+    SubmitRequest, WaitFor,
+};
+
+/// The service as the D-Bus face sees it; [`Sessions`] says what each does.
+#[async_trait]
+#[allow(missing_docs)]
+pub trait Engine: Send + Sync + 'static {
+    async fn submit(&self, request: SubmitRequest) -> Result<Status, Error>;
+    async fn status(&self, run_id: RunId) -> Result<Status, Error>;
+    async fn list(&self, filter: Filter) -> Result<Listing, Error>;
+    async fn events(&self, run_id: RunId, cursor: &str, limit: u32) -> Result<Page, Error>;
+    async fn follow(
+        &self,
+        run_id: RunId,
+        cursor: &str,
+        options: FollowOptions,
+        permit: FollowPermit,
+    ) -> Result<OwnedFd, Error>;
+    async fn wait(&self, run_id: RunId, condition: WaitFor, timeout: Duration) -> Result<Status, Error>;
+    async fn cancel(&self, run_id: RunId) -> Result<Status, Error>;
+    async fn reconcile(&self, run_id: RunId) -> Result<Status, Error>;
+    async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error>;
+    fn changes(&self) -> broadcast::Receiver<Change>;
+    fn facts(&self) -> Facts;
+    fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>>;
+    fn limits(&self) -> Limits;
+}
+
+/// One subscription's events; [`Feed`] says what each does.
+#[async_trait]
+#[allow(missing_docs)]
+pub trait EventFeed: Send {
+    async fn next(&mut self, max_bytes: usize) -> Result<Option<Batch>, Error>;
+    fn position(&self) -> String;
+}
+
+#[async_trait]
+impl Engine for Sessions {
+    async fn submit(&self, request: SubmitRequest) -> Result<Status, Error> {
+        Sessions::submit(self, request).await
+    }
+    async fn status(&self, run_id: RunId) -> Result<Status, Error> {
+        Sessions::status(self, run_id).await
+    }
+    async fn list(&self, filter: Filter) -> Result<Listing, Error> {
+        Sessions::list(self, filter).await
+    }
+    async fn events(&self, run_id: RunId, cursor: &str, limit: u32) -> Result<Page, Error> {
+        Sessions::events(self, run_id, cursor, limit).await
+    }
+    async fn follow(
+        &self,
+        run_id: RunId,
+        cursor: &str,
+        options: FollowOptions,
+        permit: FollowPermit,
+    ) -> Result<OwnedFd, Error> {
+        Sessions::follow(self, run_id, cursor, options, permit).await
+    }
+    async fn wait(&self, run_id: RunId, condition: WaitFor, timeout: Duration) -> Result<Status, Error> {
+        Sessions::wait(self, run_id, condition, timeout).await
+    }
+    async fn cancel(&self, run_id: RunId) -> Result<Status, Error> {
+        Sessions::cancel(self, run_id).await
+    }
+    async fn reconcile(&self, run_id: RunId) -> Result<Status, Error> {
+        Sessions::reconcile(self, run_id).await
+    }
+    async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error> {
+        Ok(Box::new(Sessions::subscribe(self, run_id, cursor).await?))
+    }
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        Sessions::changes(self)
+    }
+    fn facts(&self) -> Facts {
+        Sessions::facts(self)
+    }
+    fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        Sessions::profiles(self)
+    }
+    fn limits(&self) -> Limits {
+        Sessions::limits(self)
+    }
+}
+
+#[async_trait]
+impl EventFeed for Feed {
+    async fn next(&mut self, max_bytes: usize) -> Result<Option<Batch>, Error> {
+        Feed::next(self, max_bytes).await
+    }
+    fn position(&self) -> String {
+        Feed::position(self)
+    }
+}

@@ -1,0 +1,458 @@
+//! The dictionaries of the calls as the service's types: submissions, filters, options.
+//!
+//! Integers may come in any width. A key that is not known, or of another type, is refused by name; values never
+//! appear in a refusal, since they may be private.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use super::BusError;
+use super::given::{Given, GivenDict, Keys};
+use crate::model::{Binding, InvalidSubmission, Recovery, ResourceLimits, RunId, Submission};
+use crate::service::{Filter, FollowOptions, SubmitRequest, WaitFor};
+
+/// How long a caller may take to write its input into the pipe of `input-fd`.
+const INPUT_TIME: Duration = Duration::from_secs(30);
+
+/// A submission whose input may still have to be read.
+#[derive(Debug)]
+pub struct Submitted {
+    /// Everything but the input.
+    pub submission: Submission,
+    /// Where the input is.
+    pub input: Input,
+}
+
+/// Where the input of a submission is.
+#[derive(Debug)]
+pub enum Input {
+    /// It has none.
+    None,
+    /// It came with the call.
+    Here(Vec<u8>),
+    /// It is to be read from this descriptor.
+    Descriptor(OwnedFd),
+}
+
+/// Reads a run id.
+pub fn run_id(text: &str) -> Result<RunId, BusError> {
+    text.parse().map_err(BusError::argument)
+}
+
+/// Reads the dictionary of `Submit`.
+pub fn submission(dict: GivenDict) -> Result<Submitted, BusError> {
+    let mut keys = Keys::of_submission(dict, "");
+    let version = required(&mut keys, "version")?;
+    let binding = keys.dict("binding")?.ok_or_else(|| keys.refuse("binding", "is missing"))?;
+    let binding = binding_of(binding)?;
+    let profile = required(&mut keys, "profile")?;
+    let mut submission = Submission::new(binding.run_id, profile);
+    submission.version = version;
+    submission.binding = binding;
+    submission.arguments = keys.texts("arguments")?.unwrap_or_default();
+    submission.directory = keys.text("directory")?;
+    submission.environment = keys.text_dict("environment")?.unwrap_or_default();
+    let input = input_of(&mut keys)?;
+    submission.deadline_seconds = keys.unsigned("deadline-seconds")?;
+    submission.idle_seconds = keys.unsigned("idle-seconds")?;
+    submission.start_seconds = keys.unsigned("start-seconds")?;
+    if let Some(limits) = keys.dict("limits")? {
+        submission.limits = limits_of(limits)?;
+    }
+    submission.recovery = recovery_of(&mut keys)?;
+    submission.leave_descendants = keys.boolean("leave-descendants")?.unwrap_or(false);
+    submission.label = keys.text("label")?;
+    for key in ["attachments", "output-schema", "not-before", "retry-of", "continues"] {
+        keys.not_yet(key, "this version does not take it")?;
+    }
+    keys.finish()?;
+    Ok(Submitted { submission, input })
+}
+
+fn required(keys: &mut Keys, key: &'static str) -> Result<String, BusError> {
+    keys.text(key)?.ok_or_else(|| keys.refuse(key, "is missing"))
+}
+
+fn binding_of(dict: GivenDict) -> Result<Binding, BusError> {
+    let mut keys = Keys::of_submission(dict, "binding.");
+    let run_id = required(&mut keys, "run_id")?;
+    let run_id = run_id.parse().map_err(|error| keys.refuse("run_id", error))?;
+    let binding = Binding {
+        run_id,
+        application: keys.text("application")?,
+        host: keys.text("host")?,
+        task_id: keys.text("task_id")?,
+        lease_id: keys.text("lease_id")?,
+        worker: keys.text("worker")?,
+        operation: keys.text("operation")?,
+    };
+    keys.finish()?;
+    Ok(binding)
+}
+
+fn limits_of(dict: GivenDict) -> Result<ResourceLimits, BusError> {
+    let mut keys = Keys::of_submission(dict, "limits.");
+    let limits = ResourceLimits {
+        memory_max: keys.unsigned("memory-max")?,
+        tasks_max: keys.unsigned("tasks-max")?,
+        cpu_weight: keys.unsigned("cpu-weight")?,
+        journal_max: keys.unsigned("journal-max")?,
+    };
+    keys.finish()?;
+    Ok(limits)
+}
+
+fn recovery_of(keys: &mut Keys) -> Result<Recovery, BusError> {
+    match keys.text("recovery")?.as_deref() {
+        None | Some("never") => Ok(Recovery::Never),
+        Some("resume") => {
+            Err(keys.refuse("recovery", "this version does not take \"resume\", only \"never\""))
+        }
+        Some(_) => Err(keys.refuse("recovery", "must be \"never\"")),
+    }
+}
+
+fn input_of(keys: &mut Keys) -> Result<Input, BusError> {
+    let here = match keys.take("input") {
+        None => None,
+        Some(Given::Text(text)) => Some(text.into_bytes()),
+        Some(Given::Bytes(bytes)) => Some(bytes),
+        Some(_) => return Err(keys.refuse("input", "must be s (text) or ay (bytes)")),
+    };
+    let descriptor = match keys.take("input-fd") {
+        None => None,
+        Some(Given::Descriptor(fd)) => Some(fd),
+        Some(_) => return Err(keys.refuse("input-fd", "must be h (a file descriptor)")),
+    };
+    match (here, descriptor) {
+        (Some(_), Some(_)) => Err(keys.refuse("input-fd", "is given beside input; give one of them")),
+        (Some(bytes), None) => Ok(Input::Here(bytes)),
+        (None, Some(fd)) => Ok(Input::Descriptor(fd)),
+        (None, None) => Ok(Input::None),
+    }
+}
+
+impl Submitted {
+    /// Reads the input, up to `limit` bytes, and gives the whole request.
+    pub async fn with_input(self, limit: u64) -> Result<SubmitRequest, BusError> {
+        let input = match self.input {
+            Input::None => None,
+            Input::Here(bytes) => Some(bytes),
+            Input::Descriptor(fd) => Some(read_descriptor(fd, limit).await?),
+        };
+        Ok(SubmitRequest { submission: self.submission, input })
+    }
+}
+
+/// Reads a caller's descriptor to its end. A pipe is read until its writers close it; a file or memfd from its
+/// beginning, wherever the descriptor stands.
+async fn read_descriptor(fd: OwnedFd, limit: u64) -> Result<Vec<u8>, BusError> {
+    let refuse = |problem: String| BusError::from(InvalidSubmission::new("input-fd", problem));
+    let unreadable = |error: std::io::Error| refuse(format!("cannot be read: {error}"));
+    let file = std::fs::File::from(fd);
+    let kind = file.metadata().map_err(unreadable)?.file_type();
+    let bytes = if kind.is_fifo() {
+        // A description of our own: whether it blocks must not change for the caller, whose it is too.
+        let ours = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            .map_err(unreadable)?;
+        drop(file);
+        let pipe = pipe::Receiver::from_file(ours).map_err(unreadable)?;
+        let mut bytes = Vec::new();
+        match tokio::time::timeout(INPUT_TIME, pipe.take(limit + 1).read_to_end(&mut bytes)).await {
+            Ok(read) => read.map_err(unreadable)?,
+            Err(_) => {
+                return Err(refuse(format!(
+                    "was not closed by its writer within {} s",
+                    INPUT_TIME.as_secs()
+                )));
+            }
+        };
+        bytes
+    } else if kind.is_file() {
+        match tokio::task::spawn_blocking(move || read_file(&file, limit + 1)).await {
+            Ok(read) => read.map_err(unreadable)?,
+            Err(_) => return Err(BusError::new("Internal", "the reading of input-fd was cut off")),
+        }
+    } else {
+        let what = if kind.is_char_device() { "a device" } else { "neither a pipe nor a file" };
+        return Err(refuse(format!("is {what}; give a pipe, a regular file or a memfd")));
+    };
+    if bytes.len() as u64 > limit {
+        return Err(refuse(format!("holds more than {limit} bytes (Limits: submission)")));
+    }
+    Ok(bytes)
+}
+
+fn read_file(file: &std::fs::File, most: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut chunk = vec![0; 1 << 16];
+    while (bytes.len() as u64) < most {
+        match file.read_at(&mut chunk, bytes.len() as u64) {
+            Ok(0) => break,
+            Ok(n) => bytes.extend_from_slice(&chunk[..n]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Reads the dictionary of `List`.
+pub fn filter(dict: GivenDict) -> Result<Filter, BusError> {
+    let mut keys = Keys::of_argument(dict);
+    let filter = Filter {
+        state: keys.word("state", "queued, accepted, driving, finished, reconciliation-required")?,
+        phase: keys.word("phase", "pending, running, complete, failed, cancelled")?,
+        end: keys.word("end", "the ends, such as completed, failed, cancelled")?,
+        profile: keys.text("profile")?,
+        label: keys.text("label")?,
+        limit: match keys.unsigned("limit")? {
+            None => None,
+            Some(limit) if (1..=1000).contains(&limit) => Some(limit as u32),
+            Some(_) => return Err(keys.refuse("limit", "must be from 1 to 1000")),
+        },
+        cursor: keys.text("cursor")?,
+    };
+    keys.finish()?;
+    Ok(filter)
+}
+
+/// Reads the options of `Follow`: `raw` (default false) and `live` (default true).
+pub fn follow_options(dict: GivenDict) -> Result<FollowOptions, BusError> {
+    let mut keys = Keys::of_argument(dict);
+    let options = FollowOptions {
+        raw: keys.boolean("raw")?.unwrap_or(false),
+        replay_only: !keys.boolean("live")?.unwrap_or(true),
+    };
+    keys.finish()?;
+    Ok(options)
+}
+
+/// Reads the options of `Subscribe`, which has none in this version.
+pub fn subscribe_options(dict: GivenDict) -> Result<(), BusError> {
+    Keys::of_argument(dict).finish()
+}
+
+/// Reads the condition of `Wait`.
+pub fn condition(text: &str) -> Result<WaitFor, BusError> {
+    match text {
+        "started" => Ok(WaitFor::Started),
+        "attention" => Ok(WaitFor::Attention),
+        "finished" => Ok(WaitFor::Finished),
+        _ => Err(BusError::argument("condition must be one of started, attention, finished")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::io::Write;
+
+    use zbus::wire::Variant;
+    use zbus::{Message, OwnedVariant};
+
+    use super::*;
+
+    const ID: &str = "0192f3c4-5b6a-7c8d-9e0f-112233445566";
+
+    type Dict<'a> = HashMap<&'a str, Variant<'a>>;
+
+    /// Through a real message, as a caller's dictionary comes.
+    fn given(dict: &Dict<'_>) -> Result<GivenDict, zbus::Error> {
+        let message = Message::method_call("/", "M").build(&(dict,)).expect("a message");
+        message.body().deserialize::<(GivenDict,)>().map(|(dict,)| dict)
+    }
+
+    fn minimal<'a>() -> Dict<'a> {
+        let binding = HashMap::from([("run_id", Variant::from(ID))]);
+        HashMap::from([
+            ("version", Variant::from("airouter.sessions.v1")),
+            ("binding", Variant::from(binding)),
+            ("profile", Variant::from("echo")),
+        ])
+    }
+
+    fn with<'a>(key: &'a str, value: impl Into<Variant<'a>>) -> Dict<'a> {
+        let mut dict = minimal();
+        dict.insert(key, value.into());
+        dict
+    }
+
+    fn refusal(dict: Dict<'_>) -> String {
+        submission(given(&dict).expect("decodes")).expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn a_minimal_submission_is_read() {
+        let read = submission(given(&minimal()).unwrap()).unwrap();
+        assert_eq!(read.submission, Submission::new(ID.parse().unwrap(), "echo"));
+        assert!(matches!(read.input, Input::None));
+    }
+
+    #[test]
+    fn integers_of_every_width_are_taken() {
+        for value in [
+            Variant::from(7_u8),
+            Variant::from(7_i16),
+            Variant::from(7_u16),
+            Variant::from(7_i32),
+            Variant::from(7_u32),
+            Variant::from(7_i64),
+            Variant::from(7_u64),
+        ] {
+            let mut dict = minimal();
+            dict.insert("deadline-seconds", value);
+            let read = submission(given(&dict).unwrap()).unwrap();
+            assert_eq!(read.submission.deadline_seconds, Some(7));
+        }
+        assert_eq!(
+            refusal(with("idle-seconds", -1_i32)),
+            "InvalidSubmission: idle-seconds: is negative; it must be 0 or more"
+        );
+    }
+
+    #[test]
+    fn environment_comes_as_texts_or_variants() {
+        let texts = with("environment", HashMap::from([("A", "1")]));
+        let variants = with("environment", HashMap::from([("A", Variant::from("1"))]));
+        for dict in [texts, variants] {
+            let read = submission(given(&dict).unwrap()).unwrap();
+            assert_eq!(read.submission.environment["A"], "1");
+        }
+        assert_eq!(
+            refusal(with("environment", HashMap::from([("A", Variant::from(1_u32))]))),
+            "InvalidSubmission: environment.A: must be s (text), and is an integer"
+        );
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_types_are_named() {
+        let text = refusal(with("shell", "rm"));
+        assert!(
+            text.starts_with("InvalidSubmission: shell: is no known key; known are version, binding"),
+            "{text}"
+        );
+        assert!(!text.contains("attachments"), "{text}");
+        assert_eq!(
+            refusal(with("label", 5_u32)),
+            "InvalidSubmission: label: must be s (text), and is an integer"
+        );
+        assert_eq!(
+            refusal(with("arguments", vec![(1_u8, "x")])),
+            "InvalidSubmission: arguments: must be as (texts), and is a(ys)"
+        );
+        assert_eq!(
+            refusal(with("limits", HashMap::from([("gold", Variant::from(1_u32))]))),
+            "InvalidSubmission: limits.gold: is no known key; known are memory-max, tasks-max, cpu-weight, journal-max"
+        );
+        assert_eq!(
+            refusal(with("attachments", vec![HashMap::from([("name", Variant::from("a"))])])),
+            "InvalidSubmission: attachments: this version does not take it"
+        );
+        assert!(refusal(with("recovery", "resume")).contains("recovery: this version does not take"));
+    }
+
+    #[test]
+    fn input_is_text_bytes_or_one_descriptor() {
+        for value in [Variant::from("hi"), Variant::from(b"hi".to_vec())] {
+            let mut dict = minimal();
+            dict.insert("input", value);
+            let read = submission(given(&dict).unwrap()).unwrap();
+            assert!(matches!(read.input, Input::Here(bytes) if bytes == b"hi"));
+        }
+        let file = tempfile::tempfile().unwrap();
+        let mut both = with("input", "hi");
+        both.insert("input-fd", Variant::from(zbus::Fd::from(&file)));
+        assert!(refusal(both).starts_with("InvalidSubmission: input-fd: is given beside input"));
+    }
+
+    #[tokio::test]
+    async fn files_are_read_whole_and_bounded() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100_000]).unwrap();
+        let fd = || OwnedFd::from(file.try_clone().unwrap());
+        assert_eq!(read_descriptor(fd(), 100_000).await.unwrap(), vec![7; 100_000]);
+        let error = read_descriptor(fd(), 99_999).await.unwrap_err().to_string();
+        assert_eq!(error, "InvalidSubmission: input-fd: holds more than 99999 bytes (Limits: submission)");
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(read_descriptor(null.into(), 9).await.unwrap_err().to_string().contains("is a device"));
+    }
+
+    #[tokio::test]
+    async fn pipes_are_read_to_their_end_and_stay_blocking_for_the_caller() {
+        let (read, write) = std::io::pipe().unwrap();
+        let caller = read.try_clone().unwrap();
+        let writer = std::thread::spawn(move || {
+            let mut write = write;
+            write.write_all(&vec![b'x'; 300_000])
+        });
+        assert_eq!(read_descriptor(read.into(), 1 << 20).await.unwrap().len(), 300_000);
+        writer.join().unwrap().unwrap();
+        let flags = nix::fcntl::fcntl(&caller, nix::fcntl::FcntlArg::F_GETFL).unwrap();
+        assert_eq!(flags & libc::O_NONBLOCK, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipe_that_never_ends_is_given_up() {
+        let (read, _write) = std::io::pipe().unwrap();
+        let error = read_descriptor(read.into(), 10).await.unwrap_err().to_string();
+        assert!(error.contains("was not closed by its writer within 30 s"), "{error}");
+    }
+
+    #[test]
+    fn a_key_given_twice_is_refused() {
+        // A map cannot hold a key twice, but a peer can write it so: two entries of one dictionary.
+        let mut once = Dict::new();
+        once.insert("k", Variant::from(true));
+        let one = Message::method_call("/", "M").build(&(&once,)).unwrap();
+        let entry = one.body().data().bytes()[8..].to_vec();
+        let mut padded = entry.clone();
+        padded.resize(entry.len().div_ceil(8) * 8, 0);
+        let mut body = ((padded.len() + entry.len()) as u32).to_le_bytes().to_vec();
+        body.extend([0; 4]);
+        body.extend(&padded);
+        body.extend(&entry);
+        // SAFETY: the body holds no descriptors.
+        let twice = unsafe { Message::method_call("/", "M").build_raw_body(&body, "a{sv}", vec![]) }.unwrap();
+        let as_map: HashMap<String, OwnedVariant> = twice.body().deserialize().expect("well-formed");
+        assert_eq!(as_map.len(), 1);
+        let error = twice.body().deserialize::<GivenDict>().unwrap_err().to_string();
+        assert!(error.contains("given twice"), "{error}");
+    }
+
+    #[test]
+    fn filters_and_options_are_read() {
+        let dict = HashMap::from([
+            ("state", Variant::from("driving")),
+            ("end", Variant::from("out-of-memory")),
+            ("limit", Variant::from(5_i32)),
+        ]);
+        let read = filter(given(&dict).unwrap()).unwrap();
+        assert_eq!(read.state, Some(crate::model::State::Driving));
+        assert_eq!(read.end, Some(crate::model::End::OutOfMemory));
+        assert_eq!(read.limit, Some(5));
+        let bad = HashMap::from([("state", Variant::from("asleep"))]);
+        assert!(
+            filter(given(&bad).unwrap())
+                .unwrap_err()
+                .to_string()
+                .starts_with("InvalidArgument: state: must be")
+        );
+
+        let options =
+            follow_options(given(&HashMap::from([("live", Variant::from(false))])).unwrap()).unwrap();
+        assert_eq!(options, FollowOptions { raw: false, replay_only: true });
+        let unknown = given(&HashMap::from([("speed", Variant::from(1_u8))])).unwrap();
+        assert_eq!(
+            subscribe_options(unknown).unwrap_err().to_string(),
+            "InvalidArgument: speed: is no known key; none is known here"
+        );
+    }
+}

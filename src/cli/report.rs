@@ -1,0 +1,210 @@
+//! Statuses as text for people.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+
+use super::output::Style;
+use super::text::{count, duration, shortened};
+use crate::client::SessionStatus;
+
+/// Now, in µs since 1970.
+pub fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// One line on how a session ended: end, exit, duration, tokens, cost.
+pub fn summary(status: &SessionStatus, style: Style) -> String {
+    let mut parts = vec![standing(status)];
+    parts.extend(exit(status));
+    if let (Some(started), Some(ended)) = (status.number("started"), status.number("ended")) {
+        parts.push(duration(ended.saturating_sub(started)));
+    }
+    parts.extend(progress(status));
+    if status.is_uncertain() || status.end().is_some_and(|end| end != "completed") {
+        let error = status.text("error");
+        if !error.is_empty() {
+            parts.push(shortened(error, 300));
+        }
+    }
+    let colour = match status.end() {
+        Some("completed") => "32",
+        _ => "31",
+    };
+    style.paint(colour, &style.text(&parts.join(" · ")))
+}
+
+/// A session as one line of a list.
+pub fn list_line(status: &SessionStatus, style: Style) -> String {
+    let age = duration(now().saturating_sub(status.number("accepted").unwrap_or_default()));
+    let line = format!(
+        "{}  {:<22}  {:<12}  {:>12}  {}",
+        status.text("run_id"),
+        standing(status),
+        status.text("profile"),
+        age,
+        shortened(status.text("label"), 60)
+    );
+    style.text(line.trim_end())
+}
+
+/// A session's whole status, a line for each thing that is known.
+pub fn status_lines(status: &SessionStatus, style: Style) -> String {
+    let mut lines = vec![line("session", status.text("run_id"))];
+    lines.push(line("state", status.state()));
+    if let Some(position) = status.number("queue-position") {
+        lines.push(line("queue", &format!("position {position}")));
+    }
+    lines.push(line("phase", status.phase()));
+    for (label, value) in [
+        ("end", status.end().map(str::to_owned)),
+        ("ended with", exit(status)),
+        ("verdict", some(status.text("verdict"))),
+        ("error", some(status.text("error"))),
+        ("label", some(status.text("label"))),
+        ("profile", Some(format!("{} ({})", status.text("profile"), status.text("dialect")))),
+        ("accepted", ago(status, "accepted")),
+        ("started", ago(status, "started")),
+        ("ended", ago(status, "ended")),
+        ("progress", progress(status)),
+        ("tool", status.json().get("progress").and_then(|p| p["tool"].as_str()).map(str::to_owned)),
+        ("containment", some(status.text("containment"))),
+        ("conversation", some(status.text("conversation"))),
+        ("head", some(status.text("head"))),
+    ] {
+        lines.extend(value.map(|value| line(label, &value)));
+    }
+    if flag(status, "cancel-requested") == Some(true) {
+        lines.push(line("cancel", "was asked for"));
+    }
+    if flag(status, "activity-complete") == Some(false) {
+        lines.push(line("activity", "not everything that the program printed was kept"));
+    }
+    lines.extend(objects(status, "leftovers").map(|leftover| {
+        line(
+            "left over",
+            &format!("{} (pid {})", leftover["command"].as_str().unwrap_or_default(), leftover["pid"]),
+        )
+    }));
+    lines.extend(objects(status, "evidence").map(|evidence| {
+        let text = |key: &str| evidence[key].as_str().unwrap_or_default();
+        line("evidence", &format!("{}: {}", text("source"), text("finding")))
+    }));
+    style.text(&lines.join("\n"))
+}
+
+/// The end of a session that has one, otherwise its state.
+fn standing(status: &SessionStatus) -> String {
+    match status.end() {
+        Some(end) if !status.is_uncertain() => end.to_owned(),
+        _ => status.state().to_owned(),
+    }
+}
+
+fn line(label: &str, value: &str) -> String {
+    format!("{label:<13} {value}")
+}
+
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn flag(status: &SessionStatus, key: &str) -> Option<bool> {
+    status.json().get(key).and_then(Value::as_bool)
+}
+
+fn objects<'a>(status: &'a SessionStatus, key: &str) -> impl Iterator<Item = &'a Value> {
+    status.json().get(key).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn exit(status: &SessionStatus) -> Option<String> {
+    let number = |key: &str| status.json().get(key).and_then(Value::as_i64);
+    match (number("exit-code"), number("exit-signal")) {
+        (Some(code), _) => Some(format!("exit {code}")),
+        (None, Some(signal)) => Some(format!("signal {signal}")),
+        (None, None) => None,
+    }
+}
+
+fn ago(status: &SessionStatus, key: &str) -> Option<String> {
+    status.number(key).map(|then| format!("{} ago", duration(now().saturating_sub(then))))
+}
+
+/// Turns, tools, tokens and cost; `None` where there is none of them.
+fn progress(status: &SessionStatus) -> Option<String> {
+    let progress = status.json().get("progress")?.as_object()?;
+    let number = |key: &str| progress.get(key).and_then(Value::as_u64).filter(|number| *number > 0);
+    let mut parts = Vec::new();
+    parts.extend(number("turns").map(|turns| plural(turns, "turn")));
+    parts.extend(number("tool-calls").map(|calls| plural(calls, "tool call")));
+    parts.extend(tokens(progress));
+    parts.extend(progress.get("cost").and_then(Value::as_f64).map(|cost| format!("${cost:.4}")));
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+fn tokens(progress: &Map<String, Value>) -> Option<String> {
+    let number = |key: &str| progress.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let (input, output, cached) = (number("input-tokens"), number("output-tokens"), number("cached-tokens"));
+    if input == 0 && output == 0 {
+        return None;
+    }
+    let cached = if cached > 0 { format!(" ({} cached)", count(cached)) } else { String::new() };
+    Some(format!("tokens {} in{cached}, {} out", count(input), count(output)))
+}
+
+fn plural(number: u64, word: &str) -> String {
+    format!("{} {word}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const PLAIN: Style = Style { terminal: false, colour: false };
+
+    fn status(value: Value) -> SessionStatus {
+        SessionStatus::from_json(value.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn the_summary_tells_end_exit_duration_tokens_and_cost() {
+        let done = status(json!({
+            "state": "finished", "end": "completed", "exit-code": 0, "started": 1_000_000, "ended": 13_345_678,
+            "progress": {"turns": 1, "tool-calls": 2, "input-tokens": 1234, "cached-tokens": 800, "output-tokens": 56, "cost": 0.01}
+        }));
+        assert_eq!(
+            summary(&done, PLAIN),
+            "completed · exit 0 · 12.3 s · 1 turn, 2 tool calls, tokens 1 234 in (800 cached), 56 out, $0.0100"
+        );
+        let killed =
+            status(json!({"state": "finished", "end": "killed", "exit-signal": 9, "error": "by somebody"}));
+        assert_eq!(summary(&killed, PLAIN), "killed · signal 9 · by somebody");
+    }
+
+    #[test]
+    fn uncertainty_is_never_shown_as_an_end() {
+        let uncertain = status(
+            json!({"state": "reconciliation-required", "end": "interrupted", "error": "its owner died"}),
+        );
+        assert_eq!(summary(&uncertain, PLAIN), "reconciliation-required · its owner died");
+    }
+
+    #[test]
+    fn a_status_has_its_evidence_and_leftovers() {
+        let lines = status_lines(
+            &status(json!({
+                "run_id": "0192f3c4-5b6a-7c8d-9e0f-112233445566", "state": "finished", "phase": "failed",
+                "leftovers": [{"pid": 7, "command": "sleep"}], "activity-complete": false,
+                "evidence": [{"source": "lock", "finding": "nobody holds it"}]
+            })),
+            PLAIN,
+        );
+        for part in ["sleep (pid 7)", "lock: nobody holds it", "not everything"] {
+            assert!(lines.contains(part), "{lines}");
+        }
+    }
+}

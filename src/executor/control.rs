@@ -1,0 +1,112 @@
+//! What the daemon and an executor say to each other: JSON lines on a Unix stream socket.
+//!
+//! The daemon sends [`Request`]s, the executor sends its whole [`Report`] whenever something in it changed; when the
+//! daemon is slow, reports in between are left out, never queued. Both sides skip what they do not know, fields are
+//! only ever added, and each report carries the version: an older executor and a newer daemon understand each other.
+//!
+//! The first connection is the executor's standard output, a socket pair that the daemon made. Later daemons connect
+//! to `control.sock` in the session's folder.
+
+use serde::{Deserialize, Serialize};
+
+use crate::containment::Placement;
+use crate::model::{End, Progress, RunId, VerdictResult};
+
+/// The version of this protocol.
+pub const CONTROL_VERSION: u32 = 1;
+
+/// The longest line that either side takes.
+pub const MAX_CONTROL_LINE: usize = 64 * 1024;
+
+/// From the daemon to the executor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case")]
+pub enum Request {
+    /// Begin. The executor waits for it, and exits without a trace if its daemon is gone before.
+    Go {
+        /// Where the executor was put meanwhile.
+        #[serde(default)]
+        placement: Placement,
+    },
+    /// End the session for this reason. Asking twice is asking once: the first reason stays.
+    Stop {
+        /// `cancelled`, `lease-lost` or `stopped-with-service`.
+        end: End,
+    },
+    /// The lease holds for its whole time again, from now on.
+    Renew,
+    /// Something of a newer daemon.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Where an executor stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// It waits for [`Request::Go`].
+    Waiting,
+    /// The journal exists; the program runs or is about to.
+    Running,
+    /// It stops the session.
+    Stopping,
+    /// `outcome.json` is durable; the executor exits next.
+    Ended,
+}
+
+/// From the executor to the daemon: everything the daemon shows of a running session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Report {
+    /// [`CONTROL_VERSION`] of the executor.
+    pub version: u32,
+    /// The session.
+    #[serde(rename = "run_id")]
+    pub run_id: RunId,
+    /// The executor's process.
+    pub pid: u32,
+    /// Where it stands.
+    pub stage: Stage,
+    /// The journal is durable up to this offset; 0 before there is one.
+    pub head: u64,
+    /// When the program was started, µs since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<u64>,
+    /// Turns, tools, tokens.
+    #[serde(default)]
+    pub progress: Progress,
+    /// What the program said last of its success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<VerdictResult>,
+    /// The program's name of the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// Every line that the program printed so far is in the journal.
+    pub activity_complete: bool,
+    /// How the session's processes are held together; absent before it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containment: Option<String>,
+}
+
+/// One message as a line.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    // Serializing these types into memory cannot fail: their keys are strings and they hold no maps of others.
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_newer_daemon_says_is_skipped() {
+        let request: Request = serde_json::from_str(r#"{"request":"dance","with":1}"#).expect("parses");
+        assert_eq!(request, Request::Unknown);
+        let go: Request = serde_json::from_str(r#"{"request":"go"}"#).expect("an older daemon's");
+        assert_eq!(go, Request::Go { placement: Placement::default() });
+        let stop = Request::Stop { end: End::Cancelled };
+        assert_eq!(encode(&stop), b"{\"request\":\"stop\",\"end\":\"cancelled\"}\n");
+    }
+}

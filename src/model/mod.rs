@@ -1,0 +1,27 @@
+//! The vocabulary as types: what a session is, what can be submitted, what is known of it, how it ends. No I/O.
+//!
+//! The JSON that serde makes of these types is the same everywhere: in the spool's files, in the arguments of the
+//! D-Bus calls (as `a{sv}`), in `sessionctl --json`. Keys are spelled with hyphens, except `run_id` and the other
+//! identifiers of a binding, which keep the underscore that controllers use.
+
+mod end;
+mod event;
+mod filter;
+mod id;
+mod limits;
+mod outcome;
+mod plan;
+mod status;
+mod submission;
+
+pub use end::{End, Exit, Phase, State, Verdict, VerdictResult, derive_end};
+pub use event::{Entry, Event, Part, kind};
+pub use filter::Filter;
+pub use id::{BadRunId, RunId};
+pub use limits::{Limits, MAX_ARGUMENT, MAX_LABEL, MAX_SHOWN, MAX_SIGNAL_BODY, shown};
+pub use outcome::{Evidence, Leftover, OUTCOME_VERSION, Outcome};
+pub use plan::Plan;
+pub use status::{Progress, Status, Usage};
+pub use submission::{
+    Binding, InvalidSubmission, Recovery, ResourceLimits, SUBMISSION_VERSION, Submission, validate,
+};

@@ -1,0 +1,115 @@
+//! While an executor runs the session: its reports, and what it is asked.
+
+use super::*;
+
+impl Driver {
+    /// Listens to the executor until its connection ends.
+    pub(super) async fn attend(&mut self, mut link: Link, child: Option<Child>) -> Result<Step, Error> {
+        let mut told: Option<End> = None;
+        let lease = self.lease().await?;
+        // At once: an executor that was adopted may have waited long.
+        let mut renew = lease.map(|_| Instant::now());
+        loop {
+            // Whatever was asked before this connection existed is asked again; the first reason stays.
+            let wanted = if *self.stopping.borrow() == Stopping::Cancel {
+                Some(End::StoppedWithService)
+            } else {
+                self.record.cancel_requested.map(|_| End::Cancelled)
+            };
+            if let (None, Some(end)) = (told, wanted) {
+                told = Some(end);
+                let _ = link.send(&Request::Stop { end }).await;
+            }
+            tokio::select! {
+                () = renewal(renew) => {
+                    let _ = link.send(&Request::Renew).await;
+                    // After a third of it, so that two renewals may fail.
+                    renew = lease.map(|lease| Instant::now() + lease / 3);
+                }
+                report = link.report() => match report {
+                    Some(report) if report.stage == Stage::Waiting => {
+                        let begin = self.record.cancel_requested.is_none() && *self.stopping.borrow() == Stopping::No;
+                        let go = Request::Go { placement: self.placement.clone() };
+                        if !begin || link.send(&go).await.is_err() {
+                            // An executor that is not let go exits without a trace: nothing was started.
+                            drop(link);
+                            return Ok(Step::Examine(child));
+                        }
+                        crash::point("daemon.go");
+                    }
+                    Some(report) => self.take_report(report).await?,
+                    None => return Ok(Step::Examine(child)),
+                },
+                command = self.mailbox.recv() => match command {
+                    Some(Command::Cancel(reply)) => self.cancel_running(reply).await,
+                    Some(Command::Reconcile(reply)) => self.explain(reply).await,
+                    None => return Ok(Step::Leave),
+                },
+                how = changed(&mut self.stopping) => if how == Stopping::Detach { return Ok(Step::Leave) },
+                () = self.advance.due() => self.show_advance(),
+            }
+        }
+    }
+
+    /// How long the session may go on without a renewal.
+    async fn lease(&self) -> Result<Option<Duration>, Error> {
+        let seconds = self.claim().await?.and_then(|claim| claim.plan.lease_seconds);
+        Ok(seconds.map(Duration::from_secs))
+    }
+
+    pub(super) async fn cancel_running(&mut self, reply: Reply) {
+        if self.record.cancel_requested.is_none() {
+            // A full disk must not keep anybody from stopping what fills it: the executor journals the wish.
+            self.note(|record| record.cancel_requested = Some(now_us())).await;
+        }
+        let _ = reply.send(Ok(self.hub.status_of(&self.live)));
+    }
+
+    pub(super) async fn take_report(&mut self, report: Report) -> Result<(), Error> {
+        if self.record.started.is_none() && report.started.is_some() {
+            let started = report.started;
+            // The journal has it: a full disk is no reason to leave a session that runs.
+            self.note(|record| {
+                record.started = started;
+                record.phase = Phase::Running;
+            })
+            .await;
+        }
+        if let Some(containment) = report.containment
+            && self.record.containment.as_ref() != Some(&containment)
+        {
+            self.note(|record| record.containment = Some(containment.clone())).await;
+        }
+        self.live.status.send_modify(|status| {
+            status.progress = report.progress;
+            status.verdict = report.verdict;
+            status.conversation = report.conversation;
+            status.activity_complete = report.activity_complete;
+        });
+        let moved = self.live.head.send_if_modified(|head| {
+            let moved = report.head > head.offset;
+            head.offset = head.offset.max(report.head);
+            moved
+        });
+        if moved {
+            if self.live.head.borrow().epoch.is_none() {
+                self.learn_epoch().await?;
+            }
+            self.advance.moved();
+        }
+        Ok(())
+    }
+
+    pub(super) async fn learn_epoch(&mut self) -> Result<(), Error> {
+        let epoch = self.claim().await?.map(|claim| claim.epoch);
+        self.live.head.send_modify(|head| head.epoch = epoch);
+        Ok(())
+    }
+}
+
+async fn renewal(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

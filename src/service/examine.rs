@@ -1,0 +1,178 @@
+//! What lock, claim, journal, outcome and processes say of a session that no connection speaks for.
+//!
+//! | lock | outcome | journal | then |
+//! |---|---|---|---|
+//! | held | | | an executor owns it: [`Finding::Owned`] |
+//! | free | there | | it ended: [`Finding::Ended`] |
+//! | free | none | none, and no start is recorded | the program was provably never started: [`Finding::NeverStarted`] |
+//! | free | none | there, or a start is recorded | its executor died, it may have had effects: [`Finding::Died`] |
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Error;
+use crate::containment::{Marker, Remains};
+use crate::model::{Evidence, Leftover, Outcome, RunId};
+use crate::spool::{Claim, OwnerLock, Ownership, SessionDir};
+
+/// How long processes may take to vanish after SIGKILL.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Finding {
+    Owned,
+    Ended(Box<Outcome>),
+    NeverStarted(OwnerLock),
+    Died(OwnerLock),
+}
+
+/// Looks. Changes nothing; a lock that is returned is held until it is dropped.
+pub(super) fn examine(dir: &SessionDir) -> Result<Finding, Error> {
+    let lock = match dir.lock_owner()? {
+        Ownership::Held => return Ok(Finding::Owned),
+        Ownership::Taken(lock) => lock,
+    };
+    if let Some(outcome) = dir.outcome()? {
+        return Ok(Finding::Ended(Box::new(outcome)));
+    }
+    Ok(if may_have_run(dir)? { Finding::Died(lock) } else { Finding::NeverStarted(lock) })
+}
+
+/// There is a journal, or the record says that its program was started: a journal that is gone proves nothing.
+pub(super) fn may_have_run(dir: &SessionDir) -> Result<bool, Error> {
+    Ok(dir.has_journal()? || dir.record()?.started.is_some())
+}
+
+/// This boot's id (random(4)): processes of another boot are gone.
+pub(super) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// The processes of a claimed session, as its containment finds them without its executor.
+fn remains(run_id: RunId, claim: &Claim, cgroup: Option<&Path>) -> std::io::Result<Remains> {
+    Remains::of(run_id, Marker::new(run_id, &claim.epoch), cgroup)
+}
+
+/// Ends what is left of a session whose executor died, and had been placed in `cgroup`. Returns what could not be
+/// stopped.
+pub(super) async fn clear_tree(
+    run_id: RunId,
+    claim: &Claim,
+    cgroup: Option<PathBuf>,
+) -> std::io::Result<Vec<Leftover>> {
+    if claim.boot_id != boot_id() {
+        return Ok(Vec::new());
+    }
+    let claim = claim.clone();
+    let clear = move || remains(run_id, &claim, cgroup.as_deref())?.clear(KILL_PATIENCE);
+    tokio::task::spawn_blocking(clear).await?
+}
+
+/// Everything that an answer about the session can rest on, for operators and programs. What cannot be read is itself
+/// evidence.
+pub(super) fn evidence(dir: &SessionDir) -> Vec<Evidence> {
+    let claim = dir.claim();
+    let started = dir.record().is_ok_and(|record| record.started.is_some());
+    let mut all = vec![
+        lock_evidence(dir),
+        claim_evidence(&claim, started),
+        journal_evidence(dir, started),
+        outcome_evidence(dir),
+    ];
+    if let Ok(Some(claim)) = &claim {
+        let same = claim.boot_id == boot_id();
+        let finding =
+            if same { "claimed in this boot" } else { "the machine was started again since the claim" };
+        all.push(fact("boot", finding, json!({ "same": same })));
+        let cgroup = dir.record().ok().and_then(|record| record.cgroup);
+        if let Some(cgroup) = cgroup.as_deref().filter(|_| same) {
+            all.push(cgroup_evidence(dir.run_id(), claim, cgroup));
+        }
+        all.push(processes_evidence(dir.run_id(), claim, cgroup.as_deref(), same));
+    }
+    all
+}
+
+fn fact(source: &str, finding: impl Into<String>, value: serde_json::Value) -> Evidence {
+    Evidence { source: source.to_owned(), finding: finding.into(), value }
+}
+
+fn unreadable(source: &str, error: impl std::fmt::Display) -> Evidence {
+    fact(source, format!("cannot be read: {error}"), json!({ "readable": false }))
+}
+
+fn lock_evidence(dir: &SessionDir) -> Evidence {
+    match dir.lock_owner() {
+        Ok(Ownership::Held) => fact("lock", "held: an executor owns the session", json!({ "held": true })),
+        Ok(Ownership::Taken(_)) => fact("lock", "free: no executor lives", json!({ "held": false })),
+        Err(error) => unreadable("lock", error),
+    }
+}
+
+fn claim_evidence(claim: &Result<Option<Claim>, crate::spool::SpoolError>, started: bool) -> Evidence {
+    match claim {
+        Ok(Some(claim)) => fact(
+            "claim",
+            format!("attempt {} was claimed", claim.attempt),
+            json!({ "attempt": claim.attempt, "time": claim.time }),
+        ),
+        Ok(None) if started => fact("claim", "missing, though a start is recorded", json!({ "attempt": 0 })),
+        Ok(None) => fact("claim", "none: never claimed, so never started", json!({ "attempt": 0 })),
+        Err(error) => unreadable("claim", error),
+    }
+}
+
+fn journal_evidence(dir: &SessionDir, started: bool) -> Evidence {
+    match dir.journal() {
+        Ok(Some(journal)) => {
+            let size = journal.size().unwrap_or_default();
+            let epoch = journal.epoch();
+            fact("journal", format!("there, {size} bytes"), json!({ "bytes": size, "epoch": epoch }))
+        }
+        Ok(None) if started => fact("journal", "missing, though a start is recorded", json!({ "bytes": 0 })),
+        Ok(None) => fact("journal", "none: the program was never started", json!({ "bytes": 0 })),
+        Err(error) => unreadable("journal", error),
+    }
+}
+
+fn outcome_evidence(dir: &SessionDir) -> Evidence {
+    match dir.outcome() {
+        Ok(Some(outcome)) => fact(
+            "outcome",
+            format!("saved: {}", outcome.end),
+            json!({ "end": outcome.end, "ended": outcome.ended }),
+        ),
+        Ok(None) => fact("outcome", "none", json!({})),
+        Err(error) => unreadable("outcome", error),
+    }
+}
+
+fn cgroup_evidence(run_id: RunId, claim: &Claim, path: &Path) -> Evidence {
+    let finding = match remains(run_id, claim, Some(path)).and_then(|remains| remains.cgroup()) {
+        Ok(None) => "gone, so nothing lives in it",
+        Ok(Some(false)) => "nothing lives in it",
+        Ok(Some(true)) => "processes live in it",
+        Err(error) => return unreadable("cgroup", error),
+    };
+    let populated = finding == "processes live in it";
+    fact("cgroup", finding, json!({ "path": path, "populated": populated }))
+}
+
+fn processes_evidence(run_id: RunId, claim: &Claim, cgroup: Option<&Path>, same_boot: bool) -> Evidence {
+    if !same_boot {
+        return fact("processes", "none: they did not outlive the boot", json!({ "living": [] }));
+    }
+    match remains(run_id, claim, cgroup).and_then(|remains| remains.members()) {
+        Ok(living) if living.is_empty() => {
+            let proof = cgroup.is_some();
+            let finding =
+                if proof { "none is left" } else { "none is found by what the session's processes carry" };
+            fact("processes", finding, json!({ "living": [], "proof": proof }))
+        }
+        Ok(living) => fact("processes", format!("{} live", living.len()), json!({ "living": living })),
+        Err(error) => unreadable("processes", error),
+    }
+}

@@ -1,0 +1,92 @@
+//! A session that is not settled, in memory.
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Error;
+use crate::model::{Outcome, Progress, RunId, State, Status, Verdict, VerdictResult};
+use crate::spool::journal::Cursor;
+use crate::spool::{Record, SessionDir};
+
+/// Where the answer to a command goes.
+pub(super) type Reply = oneshot::Sender<Result<Status, Error>>;
+
+/// What a driver can be asked.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Store the wish to end the session, and act on it.
+    Cancel(Reply),
+    /// Look again at what is known.
+    Reconcile(Reply),
+}
+
+/// What everybody but the driver sees of a session. Only its driver changes it.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub run_id: RunId,
+    pub dir: SessionDir,
+    pub digest: String,
+    pub status: watch::Sender<Status>,
+    pub head: watch::Sender<Head>,
+    pub commands: mpsc::Sender<Command>,
+}
+
+/// How far a journal is durable.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The journal's epoch; absent while there is no journal.
+    pub epoch: Option<String>,
+    /// Durable up to this offset.
+    pub offset: u64,
+    /// Nothing will follow: the session is settled.
+    pub closed: bool,
+}
+
+impl Head {
+    /// As a cursor.
+    pub(super) fn cursor(&self) -> Option<String> {
+        let epoch = self.epoch.clone()?;
+        (self.offset > 0).then(|| Cursor { epoch, offset: self.offset }.to_string())
+    }
+
+    /// The end of a settled session's journal.
+    pub(super) fn settled(outcome: Option<&Outcome>) -> Head {
+        Head {
+            epoch: outcome.map(|outcome| outcome.epoch.clone()),
+            offset: outcome.map_or(0, |outcome| outcome.head),
+            closed: true,
+        }
+    }
+}
+
+/// A session's status as its record and its outcome tell it.
+pub(super) fn status(record: &Record, outcome: Option<&Outcome>) -> Status {
+    let said = |verdict: &Verdict| (verdict.result != VerdictResult::None).then_some(verdict.result);
+    Status {
+        run_id: record.run_id,
+        state: record.state,
+        phase: record.phase,
+        end: record.end,
+        profile: record.profile.clone(),
+        dialect: record.dialect.clone(),
+        label: record.label.clone(),
+        accepted: record.accepted,
+        started: outcome.and_then(|outcome| outcome.started).or(record.started),
+        ended: record.ended,
+        exit: outcome.and_then(|outcome| outcome.exit),
+        verdict: outcome.and_then(|outcome| said(&outcome.verdict)),
+        error: record.error.clone(),
+        cancel_requested: record.cancel_requested.is_some(),
+        activity_complete: match outcome {
+            Some(outcome) => outcome.activity_complete,
+            None => record.state != State::ReconciliationRequired,
+        },
+        head: outcome.and_then(|outcome| Head::settled(Some(outcome)).cursor()),
+        queue_position: None,
+        attempt: record.attempt,
+        containment: record.containment.clone(),
+        leftovers: outcome.map(|outcome| outcome.leftovers.clone()).unwrap_or_default(),
+        conversation: outcome.and_then(|outcome| outcome.conversation.clone()),
+        progress: outcome.map_or_else(Progress::default, |outcome| outcome.progress.clone()),
+        evidence: Vec::new(),
+    }
+}

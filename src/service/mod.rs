@@ -1,0 +1,321 @@
+//! Sessions: admission, queue, driver pool, cancel, reconcile, recover, subscriptions. Knows no transport.
+//!
+//! [`Sessions`] is the face. Behind it, every session that is not settled has a `Live` in memory and a
+//! driver: one task that alone changes the session's record, so that a submit, a cancel, an exit and a
+//! reconcile that race are put in order by its mailbox. Reading goes past the driver: it needs only the session's
+//! folder and the durable head. Settled sessions are read from the disk when somebody asks.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `admission` | takes a submission: the same again, a changed one, a new one |
+//! | `slots` | the driver pool and the queue |
+//! | `driver` | one session from accepted to its end |
+//! | `launch` | resolves the plan, starts an executor |
+//! | `examine` | what lock, claim, journal and outcome say of a session that no connection speaks for |
+//! | `link` | the connection to an executor |
+//! | `unstarted` | ends that no executor wrote: never started, or its executor died |
+//! | `reading` | pages, follow, subscriptions |
+//! | `listing` | the list of sessions |
+//! | `recover` | at start: adopt, deliver, start, or say what is uncertain |
+
+mod admission;
+mod api;
+mod blocking;
+mod driver;
+mod examine;
+mod launch;
+mod link;
+mod listing;
+mod live;
+mod reading;
+mod recover;
+mod slots;
+mod unstarted;
+
+pub use crate::model::Filter;
+pub use api::*;
+pub use launch::ExecutorProgram;
+pub use reading::Feed;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::{broadcast, mpsc, watch};
+
+use crate::config::Config;
+use crate::containment::Placer;
+use crate::controller::Controller;
+use crate::model::{Limits, RunId, State, Status};
+use crate::spool::{Place, Spool};
+use blocking::blocking;
+use live::{Command, Live};
+use slots::Slots;
+
+/// All sessions of one spool. Cheap to clone.
+#[derive(Clone)]
+pub struct Sessions {
+    hub: Arc<Hub>,
+}
+
+/// What all parts of the service share.
+struct Hub {
+    spool: Spool,
+    config: RwLock<Arc<Config>>,
+    controller: Box<dyn Controller>,
+    executor: ExecutorProgram,
+    placer: Placer,
+    slots: Arc<Slots>,
+    live: Mutex<HashMap<RunId, Arc<Live>>>,
+    admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
+    changes: broadcast::Sender<Change>,
+    stopping: watch::Sender<Stopping>,
+    /// Every driver holds a clone of the sender; none is left when the receiver ends.
+    alive: Mutex<Option<mpsc::Sender<()>>>,
+    drivers: tokio::sync::Mutex<mpsc::Receiver<()>>,
+}
+
+/// Whether and how the service stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopping {
+    /// It does not.
+    No,
+    /// Sessions go on with their executors.
+    Detach,
+    /// Sessions are stopped first.
+    Cancel,
+}
+
+impl Sessions {
+    /// Takes over a spool: adopts what runs, delivers what ended, queues what was never started, and marks what is
+    /// uncertain. Nothing is started that may have run before.
+    pub async fn start(
+        spool: Spool,
+        config: Config,
+        controller: Box<dyn Controller>,
+        executor: ExecutorProgram,
+        placer: Placer,
+    ) -> Result<Sessions, Error> {
+        let (alive, drivers) = mpsc::channel(1);
+        let hub = Arc::new(Hub {
+            spool,
+            slots: Slots::new(&config.limits),
+            config: RwLock::new(Arc::new(config)),
+            controller,
+            executor,
+            placer,
+            live: Mutex::default(),
+            admissions: Mutex::default(),
+            changes: broadcast::channel(4096).0,
+            stopping: watch::channel(Stopping::No).0,
+            alive: Mutex::new(Some(alive)),
+            drivers: tokio::sync::Mutex::new(drivers),
+        });
+        recover::recover(&hub).await?;
+        Ok(Sessions { hub })
+    }
+
+    /// Admits a session, or answers with the one that has this `run_id` and the same content.
+    pub async fn submit(&self, request: SubmitRequest) -> Result<Status, Error> {
+        admission::submit(&self.hub, request).await
+    }
+
+    /// What is known of a session.
+    pub async fn status(&self, run_id: RunId) -> Result<Status, Error> {
+        match self.hub.find(run_id) {
+            Some(live) => Ok(self.hub.status_of(&live)),
+            None => self.hub.settled_status(run_id).await,
+        }
+    }
+
+    /// A page of sessions.
+    pub async fn list(&self, filter: Filter) -> Result<Listing, Error> {
+        listing::list(&self.hub, filter).await
+    }
+
+    /// A page of a session's events after `cursor`. `limit` 0: as many as a page takes.
+    pub async fn events(&self, run_id: RunId, cursor: &str, limit: u32) -> Result<Page, Error> {
+        reading::page(&self.hub, run_id, cursor, limit).await
+    }
+
+    /// A pipe from which JSON lines come: replay, then live, then the end of file after the session's end. `permit` is
+    /// dropped when nothing is written any more: the session ended, or nobody has the reading end.
+    pub async fn follow(
+        &self,
+        run_id: RunId,
+        cursor: &str,
+        options: FollowOptions,
+        permit: FollowPermit,
+    ) -> Result<OwnedFd, Error> {
+        reading::follow(&self.hub, run_id, cursor, options, permit).await
+    }
+
+    /// Waits. Running out of time is no error: the status then is what it is. Zero waits for ever.
+    pub async fn wait(&self, run_id: RunId, condition: WaitFor, timeout: Duration) -> Result<Status, Error> {
+        let Some(live) = self.hub.find(run_id) else { return self.hub.settled_status(run_id).await };
+        let mut status = live.status.subscribe();
+        let reached = status.wait_for(|status| condition.holds(status));
+        let mut stopping = self.hub.stopping.subscribe();
+        let stopped = stopping.wait_for(|stopping| *stopping == Stopping::Detach);
+        let over = async {
+            tokio::select! { _ = reached => {}, _ = stopped => {} }
+        };
+        if timeout.is_zero() {
+            over.await;
+        } else {
+            let _ = tokio::time::timeout(timeout, over).await;
+        }
+        Ok(self.hub.status_of(&live))
+    }
+
+    /// Asks for cancellation. The wish is durable before this returns; that the session ended is another fact.
+    pub async fn cancel(&self, run_id: RunId) -> Result<Status, Error> {
+        self.command(run_id, Command::Cancel).await
+    }
+
+    /// Looks again at everything that is known of a session, settles what can be settled, and says what the answer
+    /// rests on. Never starts anything.
+    pub async fn reconcile(&self, run_id: RunId) -> Result<Status, Error> {
+        if self.hub.find(run_id).is_some() {
+            return self.command(run_id, Command::Reconcile).await;
+        }
+        let mut status = self.hub.settled_status(run_id).await?;
+        if let Place::Ended(dir) = self.hub.locate(run_id).await? {
+            status.evidence = blocking(move || Ok(examine::evidence(&dir))).await?;
+        }
+        Ok(status)
+    }
+
+    /// Replay from the cursor, then live. The cursor is checked before this returns.
+    pub async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Feed, Error> {
+        reading::subscribe(&self.hub, run_id, cursor).await
+    }
+
+    /// Everything that observers may want to know, from now on. A receiver that lags by 4096 is told so.
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
+        self.hub.changes.subscribe()
+    }
+
+    /// Facts about the service.
+    pub fn facts(&self) -> Facts {
+        let config = self.hub.config();
+        let (active, queued) = self.hub.slots.counts();
+        Facts {
+            application: config.application.clone(),
+            host: config.host.clone(),
+            state: if *self.hub.stopping.borrow() == Stopping::No { "running" } else { "stopping" },
+            active,
+            queued,
+            containment: self.hub.placer.backend().name(),
+        }
+    }
+
+    /// For each profile `program`, `dialect` and, where it cannot be used, `problem`.
+    pub fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let config = self.hub.config();
+        let profile = |(name, profile): (&String, &crate::config::Profile)| {
+            let mut facts = BTreeMap::from([
+                ("program".to_owned(), profile.program.display().to_string()),
+                ("dialect".to_owned(), profile.dialect.clone()),
+            ]);
+            facts.extend(profile.problem().map(|problem| ("problem".to_owned(), problem)));
+            (name.clone(), facts)
+        };
+        config.profiles.iter().map(profile).collect()
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> Limits {
+        self.hub.config().limits.clone()
+    }
+
+    /// Takes a new configuration: profiles, limits and the base environment hold for what is claimed from now on.
+    pub fn reload(&self, config: Config) {
+        self.hub.slots.set_limits(&config.limits);
+        *self.hub.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    /// Sessions that are not settled.
+    pub fn live(&self) -> Vec<RunId> {
+        self.hub.live().keys().copied().collect()
+    }
+
+    /// Refuses new work, and waits until every driver is done: at once with [`Stopping::Detach`], after every proven
+    /// end with [`Stopping::Cancel`]. Dropping the future does not take the stop back.
+    pub async fn stop(&self, how: Stopping) {
+        self.hub.stopping.send_replace(how);
+        drop(self.hub.alive.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // Nothing is ever sent: this ends when the last driver has left.
+        while self.hub.drivers.lock().await.recv().await.is_some() {}
+    }
+
+    async fn command(&self, run_id: RunId, command: fn(live::Reply) -> Command) -> Result<Status, Error> {
+        if let Some(live) = self.hub.find(run_id) {
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            if live.commands.send(command(reply)).await.is_ok()
+                && let Ok(answer) = answer.await
+            {
+                return answer;
+            }
+        }
+        // Its driver is done with it, now or a moment ago.
+        self.status(run_id).await
+    }
+}
+
+impl Hub {
+    fn config(&self) -> Arc<Config> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<RunId, Arc<Live>>> {
+        // Nothing panics while it holds the lock.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, run_id: RunId) -> Option<Arc<Live>> {
+        self.live().get(&run_id).cloned()
+    }
+
+    async fn locate(self: &Arc<Self>, run_id: RunId) -> Result<Place, Error> {
+        let hub = self.clone();
+        blocking(move || Ok(hub.spool.locate(run_id)?)).await
+    }
+
+    fn status_of(&self, live: &Live) -> Status {
+        let mut status = live.status.borrow().clone();
+        status.head = live.head.borrow().cursor();
+        if status.state == State::Queued {
+            status.queue_position = self.slots.position(status.run_id);
+        }
+        status
+    }
+
+    /// The status of a session that no driver has.
+    async fn settled_status(self: &Arc<Self>, run_id: RunId) -> Result<Status, Error> {
+        match self.locate(run_id).await? {
+            Place::Ended(dir) | Place::Active(dir) => {
+                blocking(move || {
+                    let record = dir.record()?;
+                    let outcome = dir.outcome()?;
+                    Ok(live::status(&record, outcome.as_ref()))
+                })
+                .await
+            }
+            Place::Removed(_) => Err(Error::Removed(run_id)),
+            Place::Damaged(what) => Err(Error::Damaged { run_id, what }),
+            Place::Absent => Err(Error::NotFound(run_id)),
+        }
+    }
+}
+
+impl WaitFor {
+    fn holds(self, status: &Status) -> bool {
+        let over = matches!(status.state, State::Finished | State::ReconciliationRequired);
+        match self {
+            WaitFor::Started => over || status.started.is_some(),
+            WaitFor::Attention | WaitFor::Finished => over,
+        }
+    }
+}

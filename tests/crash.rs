@@ -1,0 +1,216 @@
+//! Promises 3, 4 and 5: the daemon's death changes no session, and nothing that was printed is lost or repeated.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use airouter_sessiond::client::{Delivery, FollowOptions, WaitFor};
+use nix::sys::signal::Signal;
+use support::{Bench, PATIENCE, lives, until};
+
+/// A program that prints 10 000 numbered lines, the same into a file, over about two seconds.
+const TEN_THOUSAND: &str = r#"echo $$ >>starts
+awk 'BEGIN { for (n = 1; n <= 10000; n++) {
+  line = sprintf("{\"n\":%d}", n); print line; print line >"printed"
+  if (n % 100 == 0) { fflush(); system("sleep 0.01") } } }'"#;
+
+#[tokio::test]
+async fn ten_thousand_lines_survive_kills_of_the_daemon_and_a_subscriber_sees_each_once() {
+    let mut bench = Bench::new();
+    let submission = bench.script(TEN_THOUSAND);
+    let run_id = submission.run_id();
+    let client = bench.client().await;
+    client.submit(&submission, None).await.expect("submits");
+    let mut seen = Vec::new();
+    let mut cursor = "start".to_owned();
+    let mut client = Some(client);
+    for kill in 0..5 {
+        let connected = match client.take() {
+            Some(client) => client,
+            None => bench.client().await,
+        };
+        let mut subscription = connected.subscribe(run_id, &cursor).await.expect("subscribes");
+        let enough = seen.len() + 400;
+        while seen.len() < enough {
+            match subscription.next().await.expect("delivers") {
+                Some(Delivery::Activity { records, .. }) => seen.extend(records),
+                other => panic!("{other:?} before the end, at kill {kill}"),
+            }
+        }
+        cursor = subscription.position().to_owned();
+        bench.kill();
+        bench.start();
+    }
+    let connected = bench.client().await;
+    let mut follow =
+        connected.follow(run_id, &cursor, FollowOptions { raw: true, live: true }).await.expect("follows");
+    let mut numbers: Vec<String> = seen.iter().filter(|r| r.kind == "raw").map(raw_of).collect();
+    while let Some(entry) = follow.next().await.expect("reads") {
+        if entry.kind == "raw" {
+            numbers.push(entry.raw.expect("is UTF-8"));
+        }
+    }
+    let printed = bench.read("printed");
+    assert_eq!(printed.lines().count(), 10_000);
+    assert!(numbers.iter().map(String::as_str).eq(printed.lines()), "each once, in order: {}", numbers.len());
+    assert_eq!(bench.read("starts").lines().count(), 1);
+    let status = connected.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"));
+    assert_eq!(status.json().get("activity-complete"), Some(&true.into()));
+}
+
+fn raw_of(record: &airouter_sessiond::client::Record) -> String {
+    record.details.get("raw").and_then(|raw| raw.as_str()).expect("the line itself").to_owned()
+}
+
+#[tokio::test]
+async fn an_ended_session_is_delivered_by_the_next_daemon() {
+    let mut bench = Bench::new();
+    let submission = bench.script("until [ -e go ]; do sleep 0.02; done; echo done >>done; exit 3");
+    let client = bench.client().await;
+    client.submit(&submission, None).await.expect("submits");
+    client.wait(submission.run_id(), WaitFor::Started, PATIENCE).await.expect("starts");
+    bench.kill();
+    bench.write("go", "");
+    let folder = bench.spool().join("active").join(submission.run_id().to_string());
+    until("the outcome is saved without a daemon", || folder.join("outcome.json").exists());
+    bench.start();
+    let status =
+        bench.client().await.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!((status.end(), status.number("exit-code")), (Some("failed"), Some(3)));
+    assert!(!folder.exists(), "it was put away");
+}
+
+#[tokio::test]
+async fn a_killed_executor_is_uncertain_until_somebody_reconciles() {
+    for daemon_too in [false, true] {
+        let mut bench = Bench::new();
+        let submission = bench.script(
+            "echo $$ >main; (setsid sh -c 'trap \"\" TERM; echo $$ >hidden; exec sleep 600' &) ; echo '{\"type\":\"response-completed\",\"text\":\"half\"}'; sleep 600",
+        );
+        let run_id = submission.run_id();
+        let client = bench.client().await;
+        client.submit(&submission, None).await.expect("submits");
+        until("the tree is there", || {
+            bench.read("hidden").ends_with('\n') && bench.read("main").ends_with('\n')
+        });
+        let half =
+            |e: &airouter_sessiond::client::Record| e.details.get("text").is_some_and(|text| text == "half");
+        while !client.events(run_id, "start", 0).await.expect("a page").records.iter().any(half) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let executor = executor_of(&bench.read("main"));
+        if daemon_too {
+            bench.kill();
+        }
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(executor), Signal::SIGKILL).expect("kill");
+        if daemon_too {
+            bench.start();
+        }
+        let client = bench.client().await;
+        let status = client.wait(run_id, WaitFor::Attention, PATIENCE).await.expect("waits");
+        assert_eq!(status.state(), "reconciliation-required", "{:?}", status.json());
+        assert_eq!((status.end(), status.phase()), (None, "running"), "neither failure nor success");
+        assert!(
+            !lives(&bench.read("main")) && !lives(&bench.read("hidden")),
+            "the tree is gone before it is said"
+        );
+        let settled = client.reconcile(run_id).await.expect("reconciles");
+        assert_eq!((settled.end(), settled.state()), (Some("interrupted"), "finished"));
+        let evidence = settled.json().get("evidence").and_then(|e| e.as_array()).expect("evidence").clone();
+        let sources: BTreeSet<&str> =
+            evidence.iter().filter_map(|fact| fact.get("source")?.as_str()).collect();
+        let wanted = ["boot", "claim", "journal", "lock", "outcome", "processes"];
+        assert_eq!(sources, BTreeSet::from(wanted), "{evidence:?}");
+        let events = bench.events(run_id).await;
+        assert!(events.iter().any(|e| e.details.get("text").is_some_and(|text| text == "half")));
+        assert_eq!(events.last().map(|e| e.kind.as_str()), Some("ended"));
+        assert_eq!(bench.read("main").lines().count(), 1, "nothing was started again");
+    }
+}
+
+/// The parent of a session's main process.
+fn executor_of(main: &str) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", main.trim())).expect("it lives");
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok()).expect("has a parent")
+}
+
+#[tokio::test]
+async fn a_stopped_daemon_is_not_dead_and_nothing_is_lost_meanwhile() {
+    let mut bench = Bench::new();
+    let submission =
+        bench.script("sleep 0.3; for n in 1 2 3; do echo \"{\\\"n\\\":$n}\"; done; echo done >done");
+    let client = bench.client().await;
+    client.submit(&submission, None).await.expect("submits");
+    client.wait(submission.run_id(), WaitFor::Started, PATIENCE).await.expect("starts");
+    bench.signal(Signal::SIGSTOP);
+    until("the session goes on", || !bench.read("done").is_empty());
+    let mut second = Bench::prepared("");
+    let config = std::fs::read_to_string(second.config()).expect("config");
+    let ours = second.spool().display().to_string();
+    std::fs::write(second.config(), config.replace(&ours, &bench.spool().display().to_string()))
+        .expect("config");
+    second.try_start().expect_err("slow is not dead");
+    bench.signal(Signal::SIGCONT);
+    let status = client.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"));
+    assert_eq!(bench.events(submission.run_id()).await.iter().filter(|e| e.kind == "raw").count(), 3);
+    bench.stop();
+}
+
+#[tokio::test]
+async fn detach_leaves_sessions_running_and_cancel_stops_them_first() {
+    let mut bench = Bench::with("on_stop = \"detach\"\n");
+    let submission = bench.script("echo $$ >main; sleep 600");
+    let client = bench.client().await;
+    client.submit(&submission, None).await.expect("submits");
+    until("it runs", || bench.read("main").ends_with('\n'));
+    bench.stop();
+    assert!(lives(&bench.read("main")), "it goes on without a daemon");
+    bench.configure("on_stop = \"cancel\"\n", "");
+    bench.start();
+    let status = bench.client().await.status(submission.run_id()).await.expect("adopted");
+    assert_eq!(status.state(), "driving");
+    bench.stop();
+    assert!(!lives(&bench.read("main")), "it was stopped before the daemon ended");
+    bench.start();
+    let status = bench.client().await.status(submission.run_id()).await.expect("ended");
+    assert_eq!(status.end(), Some("stopped-with-service"), "{:?}", status.json());
+}
+
+#[tokio::test]
+async fn a_journal_that_is_gone_does_not_make_a_started_program_unstarted() {
+    let bench = Bench::new();
+    let submission = bench.script("echo start >>starts; until [ -e go ]; do sleep 0.02; done; rm \"$FOLDER\"/journal.jsonl; kill -9 $PPID");
+    let folder = bench.spool().join("active").join(submission.run_id().to_string());
+    let mut submission = submission;
+    submission.environment.insert("FOLDER".into(), folder.display().to_string());
+    let client = bench.client().await;
+    client.submit(&submission, None).await.expect("submits");
+    client.wait(submission.run_id(), WaitFor::Started, PATIENCE).await.expect("starts");
+    bench.write("go", "");
+    let status = client.wait(submission.run_id(), WaitFor::Attention, PATIENCE).await.expect("waits");
+    assert_eq!(status.state(), "reconciliation-required", "{:?}", status.json());
+    let settled = client.reconcile(submission.run_id()).await.expect("reconciles");
+    assert_eq!(settled.end(), Some("interrupted"), "{:?}", settled.json());
+    assert!(format!("{:?}", settled.json()).contains("missing, though a start is recorded"));
+    assert_eq!(bench.read("starts"), "start\n");
+}
+
+#[tokio::test]
+async fn a_lease_that_nobody_renews_ends_the_session_without_a_daemon() {
+    let mut bench = Bench::with("lease_seconds = 3\non_stop = \"detach\"\n");
+    let renewed = bench.script("sleep 600");
+    let client = bench.client().await;
+    client.submit(&renewed, None).await.expect("submits");
+    client.wait(renewed.run_id(), WaitFor::Started, PATIENCE).await.expect("starts");
+    let early = client.wait(renewed.run_id(), WaitFor::Finished, std::time::Duration::from_secs(5)).await;
+    assert_eq!(early.expect("waits").end(), None, "while a daemon renews it, it goes on");
+    bench.kill();
+    let folder = bench.spool().join("active").join(renewed.run_id().to_string());
+    until("its executor ends it by itself", || folder.join("outcome.json").exists());
+    bench.start();
+    let status =
+        bench.client().await.wait(renewed.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("lease-lost"), "{:?}", status.json());
+}

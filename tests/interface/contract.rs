@@ -1,0 +1,100 @@
+//! `interfaces/*.xml` is what is served: the same methods, signals, properties, arguments, types and annotations.
+
+use std::collections::BTreeMap;
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+use super::*;
+
+/// What an interface has: each element by its kind and name, with what is in it in order.
+type Shape = BTreeMap<String, Vec<String>>;
+
+fn parse(xml: &str) -> Document<'_> {
+    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+    Document::parse_with_options(xml, options).expect("well-formed")
+}
+
+fn attributes(node: Node<'_, '_>) -> String {
+    let mut all: Vec<String> = node.attributes().map(|a| format!("{}={}", a.name(), a.value())).collect();
+    all.sort();
+    format!("{} {}", node.tag_name().name(), all.join(" "))
+}
+
+fn shape(document: &Document<'_>, interface: &str) -> Shape {
+    let node = document
+        .descendants()
+        .find(|node| node.has_tag_name("interface") && node.attribute("name") == Some(interface))
+        .expect("the interface");
+    node.children()
+        .filter(Node::is_element)
+        .map(|member| {
+            (attributes(member), member.children().filter(Node::is_element).map(attributes).collect())
+        })
+        .collect()
+}
+
+async fn introspect(connection: &zbus::Connection, path: &str) -> String {
+    let interface = Some("org.freedesktop.DBus.Introspectable");
+    let reply = soon(connection.call_method(Some(NAME), path, interface, "Introspect", &())).await;
+    reply.expect("introspects").body().deserialize().expect("a text")
+}
+
+#[tokio::test]
+async fn the_documented_interface_is_the_served_one() {
+    let private = Private::serve().await;
+    let served = introspect(&private.client().await, PATH).await;
+    let documented = include_str!("../../interfaces/org.airouter.Sessions1.xml");
+    let (served, documented) = (shape(&parse(&served), NAME), shape(&parse(documented), NAME));
+    assert!(documented.len() > 25, "{documented:#?}");
+    assert_eq!(documented, served);
+    for (member, arguments) in &documented {
+        for argument in arguments {
+            assert!(argument.contains("name="), "{member}: an argument without a name: {argument}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_documented_session_is_the_served_one() {
+    let private = Private::serve().await;
+    let client = private.client().await;
+    let run_id = RunId::random();
+    call(&client, "Submit", &(minimal(run_id),)).await.expect("is taken");
+    let served = introspect(&client, &bus::session_path(run_id)).await;
+    let documented = include_str!("../../interfaces/org.airouter.Session1.xml");
+    let session = "org.airouter.Session1";
+    let (served, documented) = (shape(&parse(&served), session), shape(&parse(documented), session));
+    assert_eq!(documented, served);
+    assert_eq!(documented.len(), 9, "{documented:#?}");
+}
+
+#[test]
+fn everything_documented_is_explained() {
+    explained(include_str!("../../interfaces/org.airouter.Sessions1.xml"));
+    explained(include_str!("../../interfaces/org.airouter.Session1.xml"));
+}
+
+fn explained(xml: &str) {
+    for node in parse(xml).descendants() {
+        if ["method", "signal", "property"].iter().any(|tag| node.has_tag_name(*tag)) {
+            let before = node.prev_siblings().skip(1).find(|node| !node.is_text());
+            assert!(before.is_some_and(|node| node.is_comment()), "{}", attributes(node));
+        }
+    }
+}
+
+#[test]
+fn every_error_and_status_key_is_documented() {
+    let documented = include_str!("../../interfaces/org.airouter.Sessions1.xml");
+    let status = fake::status(RunId::random(), "echo");
+    let keys = serde_json::to_value(&status).expect("JSON");
+    for key in keys.as_object().expect("an object").keys() {
+        assert!(documented.contains(&format!("\n    {key} ")), "{key}");
+    }
+    for kind in airouter_sessiond::model::kind::ALL {
+        assert!(documented.contains(kind), "{kind}");
+    }
+    for end in airouter_sessiond::model::End::ALL {
+        assert!(documented.contains(&end.to_string()), "{end}");
+    }
+}

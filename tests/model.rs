@@ -1,0 +1,395 @@
+//! Random sequences of everything that can happen to a service, held after each step against a small model of the
+//! promises: started at most once, one end for ever, no acknowledged submission lost, cursors that go on, and a journal
+//! whose beginning never changes.
+//!
+//! The seed is printed with a failure; `MODEL_SEED=<it>` runs the same sequences again. About a minute.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use airouter_sessiond::client::{Client, Record, SessionStatus, WaitFor};
+use airouter_sessiond::model::{RunId, Submission};
+use airouter_sessiond::spool::{Ownership, SessionDir};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use support::{Bench, PATIENCE, lives, until};
+
+/// No new sequence is begun after so long.
+const BUDGET: Duration = Duration::from_secs(45);
+/// Fewer sequences than this in that time prove too little.
+const ENOUGH: u32 = 3;
+
+/// Notes its start, then counts until it may finish, or until the test is gone.
+const PROGRAM: &str = "echo start >>\"starts-$ID\"; echo $PPID >\"executor-$ID\"; n=0; \
+    while [ -e \"starts-$ID\" ] && [ ! -e \"finish-$ID\" ]; do n=$((n+1)); echo \"{\\\"n\\\":$n}\"; sleep 0.05; done";
+
+#[derive(Debug, Clone)]
+enum Step {
+    Submit,
+    /// The daemon is killed while the call is under way.
+    SubmitAndKill,
+    Again(Index),
+    Changed(Index),
+    Cancel(Index),
+    Reconcile(Index),
+    Finish(Index),
+    KillDaemon,
+    KillExecutor(Index),
+    KillBoth(Index),
+    /// Stopped in order: sessions are left to their executors.
+    Restart,
+    Truncate(Index, Index),
+    Flip(Index, Index, u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = any::<Index>;
+    prop_oneof![
+        4 => Just(Step::Submit),
+        1 => Just(Step::SubmitAndKill),
+        2 => which().prop_map(Step::Again),
+        1 => which().prop_map(Step::Changed),
+        2 => which().prop_map(Step::Cancel),
+        2 => which().prop_map(Step::Reconcile),
+        3 => which().prop_map(Step::Finish),
+        2 => Just(Step::KillDaemon),
+        2 => which().prop_map(Step::KillExecutor),
+        1 => which().prop_map(Step::KillBoth),
+        1 => Just(Step::Restart),
+        1 => (which(), which()).prop_map(|(session, at)| Step::Truncate(session, at)),
+        1 => (which(), which(), 0..8u8).prop_map(|(session, at, bit)| Step::Flip(session, at, bit)),
+    ]
+}
+
+/// What is promised of one session.
+struct Session {
+    submission: Submission,
+    /// A Submit of it was answered.
+    acknowledged: bool,
+    end: Option<String>,
+    seen: Vec<Record>,
+    /// Somebody other than its program can have ended it.
+    disturbed: bool,
+}
+
+struct World {
+    bench: Bench,
+    up: bool,
+    sessions: Vec<Session>,
+}
+
+impl World {
+    fn new() -> World {
+        let bench = Bench::with("on_stop = \"detach\"\n[limits]\nactive = 3\n");
+        World { bench, up: true, sessions: Vec::new() }
+    }
+
+    async fn client(&mut self) -> Client {
+        if !self.up {
+            self.bench.start();
+            self.up = true;
+        }
+        self.bench.client().await
+    }
+
+    fn kill_daemon(&mut self) {
+        if self.up {
+            self.bench.kill();
+            self.up = false;
+        }
+    }
+
+    fn new_session(&mut self) -> Submission {
+        let mut submission = self.bench.script(PROGRAM);
+        submission.environment.insert("ID".into(), submission.run_id().to_string());
+        let session = Session {
+            submission: submission.clone(),
+            acknowledged: false,
+            end: None,
+            seen: Vec::new(),
+            disturbed: false,
+        };
+        self.sessions.push(session);
+        submission
+    }
+
+    /// The position of a session that was submitted.
+    fn pick(&self, which: &Index) -> Option<usize> {
+        (!self.sessions.is_empty()).then(|| which.index(self.sessions.len()))
+    }
+
+    fn file(&self, what: &str, at: usize) -> String {
+        format!("{what}-{}", self.sessions[at].submission.run_id())
+    }
+
+    fn starts(&self, at: usize) -> usize {
+        self.bench.read(&self.file("starts", at)).lines().count()
+    }
+
+    fn active(&self, at: usize) -> PathBuf {
+        self.bench.spool().join("active").join(self.sessions[at].submission.run_id().to_string())
+    }
+
+    fn kill_executor(&mut self, at: usize) {
+        let pid = self.bench.read(&self.file("executor", at));
+        let folder = self.active(at);
+        // Its number is its own as long as it holds the lock.
+        let owned =
+            SessionDir::open(&folder).is_ok_and(|dir| matches!(dir.lock_owner(), Ok(Ownership::Held)));
+        if pid.ends_with('\n') && owned && lives(&pid) {
+            self.sessions[at].disturbed = true;
+            let _ = kill(Pid::from_raw(pid.trim().parse().expect("a pid")), Signal::SIGKILL);
+            until("the executor is gone", || !lives(&pid));
+        }
+    }
+
+    async fn submit(&mut self, at: usize) {
+        let client = self.client().await;
+        let submission = self.sessions[at].submission.clone();
+        let answer = client.submit(&submission, None).await.expect("the same session");
+        assert_eq!(answer.status.run_id().expect("run_id"), submission.run_id());
+        self.sessions[at].acknowledged = true;
+    }
+
+    async fn take(&mut self, step: &Step) {
+        match step {
+            Step::Submit => {
+                self.new_session();
+                self.submit(self.sessions.len() - 1).await;
+            }
+            Step::SubmitAndKill => {
+                let client = self.client().await;
+                let submission = self.new_session();
+                let submitting = tokio::spawn(async move { client.submit(&submission, None).await.is_ok() });
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                self.kill_daemon();
+                let acknowledged = submitting.await.expect("no panic");
+                self.sessions.last_mut().expect("a session").acknowledged = acknowledged;
+            }
+            Step::KillDaemon => self.kill_daemon(),
+            Step::Restart => {
+                if self.up {
+                    self.bench.stop();
+                    self.up = false;
+                }
+                self.client().await;
+            }
+            Step::Again(which) => {
+                if let Some(at) = self.pick(which) {
+                    self.submit(at).await;
+                }
+            }
+            Step::Changed(which) => {
+                let Some(at) = self.pick(which).filter(|&at| self.sessions[at].acknowledged) else { return };
+                let mut other = self.sessions[at].submission.clone();
+                other.arguments[0].push(' ');
+                let error = self.client().await.submit(&other, None).await.expect_err("changed");
+                assert_eq!(error.refusal(), Some("SubmissionChanged"), "{error}");
+            }
+            Step::Cancel(which) | Step::Reconcile(which) => {
+                let Some(at) = self.pick(which).filter(|&at| self.sessions[at].acknowledged) else { return };
+                let client = self.client().await;
+                let run_id = self.sessions[at].submission.run_id();
+                let status = match step {
+                    Step::Cancel(_) => {
+                        self.sessions[at].disturbed = true;
+                        client.cancel(run_id).await
+                    }
+                    _ => client.reconcile(run_id).await,
+                };
+                self.saw(at, &status.expect("answers"));
+            }
+            Step::Finish(which) => {
+                if let Some(at) = self.pick(which) {
+                    self.bench.write(&self.file("finish", at), "");
+                }
+            }
+            Step::KillExecutor(which) | Step::KillBoth(which) => {
+                if matches!(step, Step::KillBoth(_)) {
+                    self.kill_daemon();
+                }
+                if let Some(at) = self.pick(which) {
+                    self.kill_executor(at);
+                }
+            }
+            Step::Truncate(which, _) | Step::Flip(which, ..) => {
+                if let Some(at) = self.pick(which) {
+                    self.harm(at, step);
+                }
+            }
+        }
+    }
+
+    /// Damages the journal of a session that was interrupted while nobody looks at it.
+    fn harm(&mut self, at: usize, step: &Step) {
+        self.kill_daemon();
+        self.kill_executor(at);
+        let Ok(dir) = SessionDir::open(&self.active(at)) else { return };
+        let (Ok(Some(journal)), Ok(None)) = (dir.journal(), dir.outcome()) else { return };
+        if !matches!(dir.lock_owner(), Ok(Ownership::Taken(_))) {
+            return;
+        }
+        let size = journal.size().expect("its size");
+        if size == 0 {
+            return;
+        }
+        let chunk = journal.read(journal.start(), size, usize::MAX, u64::MAX).expect("reads");
+        let right: BTreeSet<(u64, String)> = chunk.entries.into_iter().map(|e| (e.time, e.kind)).collect();
+        let file =
+            File::options().read(true).write(true).open(dir.path().join("journal.jsonl")).expect("opens");
+        match step {
+            Step::Truncate(_, to) => file.set_len(to.index(size as usize) as u64).expect("cut"),
+            Step::Flip(_, place, bit) => {
+                let place = place.index(size as usize) as u64;
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, place).expect("read");
+                file.write_all_at(&[byte[0] ^ (1 << bit)], place).expect("written");
+            }
+            _ => {}
+        }
+        let journal = dir.journal().expect("the claim names its epoch").expect("it is there");
+        let size = journal.size().expect("its size");
+        let chunk = journal.read(journal.start(), size, usize::MAX, u64::MAX).expect("reads");
+        let shown = chunk.entries.iter().filter(|e| e.seq > 0);
+        assert!(
+            shown.map(|e| (e.time, e.kind.clone())).all(|fact| right.contains(&fact)),
+            "nothing wrong is shown"
+        );
+        // From here on the damaged journal is what must not change.
+        self.sessions[at].seen.clear();
+        self.sessions[at].disturbed = true;
+    }
+
+    fn saw(&mut self, at: usize, status: &SessionStatus) {
+        let session = &mut self.sessions[at];
+        match (&session.end, status.end()) {
+            (Some(known), now) => {
+                assert_eq!(Some(known.as_str()), now, "one end for ever: {:?}", status.json())
+            }
+            (None, Some(now)) => session.end = Some(now.to_owned()),
+            (None, None) => {}
+        }
+    }
+
+    /// Holds everything that can be seen against the model.
+    async fn check(&mut self) {
+        for at in 0..self.sessions.len() {
+            assert!(self.starts(at) <= 1, "started at most once");
+        }
+        if !self.up {
+            return;
+        }
+        let client = self.client().await;
+        for at in 0..self.sessions.len() {
+            if self.sessions[at].acknowledged {
+                let run_id = self.sessions[at].submission.run_id();
+                let status = client.status(run_id).await.expect("no acknowledged submission is lost");
+                self.saw(at, &status);
+                self.read_on(&client, at, run_id).await;
+            }
+        }
+    }
+
+    async fn read_on(&mut self, client: &Client, at: usize, run_id: RunId) {
+        let all = pages(client, run_id, "start").await;
+        let session = &mut self.sessions[at];
+        assert!(all.starts_with(&session.seen), "what was shown stays: {:?} {all:?}", session.seen);
+        let ends = all.iter().filter(|record| record.kind == "ended").count();
+        assert!(ends <= 1, "one terminal record");
+        if let Some(last) = session.seen.last() {
+            let more = pages(client, run_id, &last.cursor).await;
+            assert!(more.starts_with(&all[session.seen.len()..]), "cursors go on");
+        }
+        session.seen = all;
+    }
+
+    /// Lets everything end, and looks at the ends.
+    async fn end(&mut self) {
+        let client = self.client().await;
+        for at in 0..self.sessions.len() {
+            self.bench.write(&self.file("finish", at), "");
+            self.submit(at).await;
+        }
+        for at in 0..self.sessions.len() {
+            let run_id = self.sessions[at].submission.run_id();
+            let mut status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
+            if status.is_uncertain() {
+                assert!(self.sessions[at].disturbed, "uncertain without a cause: {:?}", status.json());
+                status = client.reconcile(run_id).await.expect("reconciles");
+            }
+            assert!(status.is_over(), "never without an answer: {:?}\n{}", status.json(), self.bench.log());
+            self.saw(at, &status);
+        }
+        self.check().await;
+        for (at, session) in self.sessions.iter().enumerate() {
+            let end = session.end.as_deref().expect("has an end");
+            let last = session.seen.last().map(|record| record.kind.as_str());
+            assert_eq!(last, Some("ended"), "{end}: the journal says so last");
+            match session.disturbed {
+                true => assert!(["completed", "cancelled", "interrupted"].contains(&end), "{end}"),
+                false => assert_eq!((end, self.starts(at)), ("completed", 1)),
+            }
+        }
+    }
+}
+
+/// Everything after a cursor, as it is now.
+async fn pages(client: &Client, run_id: RunId, cursor: &str) -> Vec<Record> {
+    let mut all = Vec::new();
+    let mut cursor = cursor.to_owned();
+    loop {
+        let page = client.events(run_id, &cursor, 0).await.expect("the cursor is good");
+        all.extend(page.records);
+        if !page.more {
+            return all;
+        }
+        cursor = page.next;
+    }
+}
+
+async fn play(steps: &[Step]) {
+    let mut world = World::new();
+    for step in steps {
+        world.take(step).await;
+        world.check().await;
+    }
+    world.end().await;
+}
+
+#[test]
+fn random_sequences_keep_every_promise() {
+    let seed = match std::env::var("MODEL_SEED") {
+        Ok(seed) => seed.parse().expect("MODEL_SEED is 32 digits of hex with hyphens, as it was printed"),
+        Err(_) => RunId::random(),
+    };
+    println!("MODEL_SEED={seed}");
+    let digits = seed.to_string().replace('-', "");
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, digits.as_bytes());
+    let config = Config { max_shrink_iters: 20, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let begun = Instant::now();
+    let played = std::sync::atomic::AtomicU32::new(0);
+    let result = runner.run(&prop::collection::vec(step(), 4..16), |steps| {
+        if begun.elapsed() < BUDGET {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(play(&steps));
+            played.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let played = played.into_inner();
+    println!("{played} sequences in {:.0?}", begun.elapsed());
+    if let Err(error) = result {
+        panic!("MODEL_SEED={seed}: {error}");
+    }
+    assert!(played >= ENOUGH, "only {played} sequences in {BUDGET:?}");
+}

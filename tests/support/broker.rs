@@ -1,0 +1,79 @@
+//! A message bus of a test's own.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A `dbus-daemon` that lets every account in: who may use the service is then the service's own decision.
+pub struct Broker {
+    child: Child,
+    socket: PathBuf,
+    config: PathBuf,
+}
+
+impl Broker {
+    pub fn start(dir: &Path) -> Broker {
+        let socket = dir.join("bus");
+        let config = dir.join("bus.conf");
+        let text = format!(
+            "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\" \
+             \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">\n<busconfig><type>session</type>\
+             <listen>unix:path={}</listen><auth>EXTERNAL</auth><policy context=\"default\"><allow user=\"*\"/>\
+             <allow own=\"*\"/><allow send_destination=\"*\" eavesdrop=\"true\"/><allow eavesdrop=\"true\"/></policy>\
+             </busconfig>",
+            socket.display()
+        );
+        fs::write(&config, text).expect("bus configuration");
+        Broker { child: spawn(&config), socket, config }
+    }
+
+    pub fn address(&self) -> String {
+        format!("unix:path={}", self.socket.display())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everybody may reach the socket.
+    pub fn open_to_all(&self) {
+        fs::set_permissions(&self.socket, Permissions::from_mode(0o666)).expect("modes");
+    }
+
+    /// Ends the bus with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("ends");
+        let _ = fs::remove_file(&self.socket);
+    }
+
+    /// A new bus at the same address.
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.config);
+    }
+}
+
+fn spawn(config: &Path) -> Child {
+    let mut child = Command::new("dbus-daemon")
+        .arg(format!("--config-file={}", config.display()))
+        .args(["--nofork", "--print-address"])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("dbus-daemon runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("its address");
+    assert!(line.starts_with("unix:"), "dbus-daemon started: {line:?}");
+    child
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
