@@ -58,6 +58,12 @@ impl From<service::Error> for BusError {
             E::InvalidSubmission(_) => "InvalidSubmission",
             E::InvalidArgument(_) => "InvalidArgument",
             E::SubmissionChanged(_) => "SubmissionChanged",
+            E::InvalidMessage(_) => "InvalidArgument",
+            E::MessageChanged { .. } => "MessageChanged",
+            E::TooManyMessages { .. } => "TooManyMessages",
+            E::Unsupported(_) => "Unsupported",
+            E::UnknownQuestion { .. } => "UnknownQuestion",
+            E::QuestionSettled { .. } => "QuestionSettled",
             E::UnknownProfile { .. } => "UnknownProfile",
             E::AtCapacity { .. } | E::Exhausted(_) => "AtCapacity",
             E::MalformedCursor(_) => "InvalidCursor.Malformed",
@@ -109,7 +115,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::model::RunId;
+    use crate::model::{InvalidMessage, RunId};
 
     fn every_service_error() -> Vec<service::Error> {
         use service::Error as E;
@@ -119,6 +125,12 @@ mod tests {
             E::InvalidSubmission(InvalidSubmission::new("label", "is longer than 256 characters")),
             E::InvalidArgument("limit".into()),
             E::SubmissionChanged(id),
+            E::InvalidMessage(InvalidMessage { argument: "text", problem: "is empty".into() }),
+            E::MessageChanged { run_id: id, request_id: "x".into() },
+            E::TooManyMessages { run_id: id, most: 128 },
+            E::Unsupported("x".into()),
+            E::UnknownQuestion { run_id: id, question: "x".into() },
+            E::QuestionSettled { run_id: id, question: "x".into() },
             E::UnknownProfile { name: "x".into(), known: "none is registered".into() },
             E::AtCapacity { queued: 256 },
             E::Exhausted("x".into()),
@@ -143,8 +155,9 @@ mod tests {
     fn each_error_has_its_own_valid_name_and_says_it() {
         let errors: Vec<BusError> = every_service_error().into_iter().map(BusError::from).collect();
         let names: BTreeSet<&str> = errors.iter().map(|e| e.short()).collect();
-        // A damaged file is a damaged session's, and a service short of descriptors is at its capacity.
-        assert_eq!(names.len(), errors.len() - 2);
+        // A damaged file is a damaged session's, a service short of descriptors is at its capacity, and a malformed message
+        // is a malformed argument.
+        assert_eq!(names.len(), errors.len() - 3);
         for error in &errors {
             assert_eq!(error.name.as_str(), format!("{PREFIX}.{}", error.short()));
             assert!(error.text.starts_with(&format!("{}: ", error.short())), "{}", error.text);

@@ -188,6 +188,8 @@ fn run_id_of(change: &Change) -> &RunId {
         Change::Added(run_id)
         | Change::Removed(run_id)
         | Change::State { run_id, .. }
+        | Change::QuestionAsked { run_id, .. }
+        | Change::QuestionSettled { run_id, .. }
         | Change::Advanced { run_id, .. } => run_id,
     }
 }
@@ -209,6 +211,12 @@ fn announce(state: &State, change: &Change) {
             let end = end.map(|end| end.to_string()).unwrap_or_default();
             let body = (run_id.to_string(), now.to_string(), phase.to_string(), end);
             post(state, path, INTERFACE, "StateChanged", &body);
+        }
+        Change::QuestionAsked { run_id, question } => {
+            post(state, path, INTERFACE, "QuestionAsked", &(run_id.to_string(), question));
+        }
+        Change::QuestionSettled { run_id, question } => {
+            post(state, path, INTERFACE, "QuestionSettled", &(run_id.to_string(), question));
         }
         Change::Advanced { run_id, head } => {
             post(state, path, INTERFACE, "ActivityAdvanced", &(run_id.to_string(), head));

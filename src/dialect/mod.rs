@@ -1,11 +1,13 @@
 //! JSON lines of each program family to events, and messages back.
 //!
 //! A dialect is data and pure code: how a program of the family is started ([`Dialect::launch`]), how its lines are
-//! read ([`Reader`]), how it is interrupted ([`Dialect::interrupt`]). It starts nothing and reads no file.
+//! read ([`Reader`]), what can be said to it while it runs ([`Talk`]), how it is interrupted ([`Dialect::interrupt`]), and
+//! which of all that it cannot do ([`Features`]). It starts nothing and reads no file.
 //!
 //! # Adding a family
 //!
-//! One file here with a type that implements [`Dialect`] and one that implements [`Reader`], a line in [`find`] and
+//! One file here with a type that implements [`Dialect`] and one that implements [`Reader`] (and, if it can be talked to, one
+//! that implements [`Talk`]), a line in [`find`] and
 //! [`NAMES`], its recordings under `tests/recordings/<family>/`, and their right answers in
 //! `tests/recordings/expected.jsonl`. Rules that every reader keeps:
 //!
@@ -16,24 +18,38 @@
 //! - Text deltas are increments: what was shown as `preview` is not shown as `preview` again.
 //! - A result line ends nothing. The verdict is what the program said last, and "none" if its last turn has none.
 
-use serde_json::Value;
-
 use crate::model::{Event, Progress, Usage, Verdict};
 
-/// What the program gets on its standard input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stdin {
-    /// The submission's input, then end of file; `/dev/null` where there is no input.
-    InputThenClose,
+/// What a family can do besides running; `features` of its profiles, by these names in kebab case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Features {
+    /// A message can reach the running turn.
+    pub steer: bool,
+    /// A message can follow the running turn.
+    pub follow_up: bool,
+    /// It asks before it does things, and waits for answers.
+    pub questions: bool,
+    /// It takes attachments.
+    pub attachments: bool,
+    /// It is asked to answer after a JSON Schema. Where it is not, the answer is checked all the same.
+    pub output_schema: bool,
+    /// An earlier conversation can go on in a new session.
+    pub resume: bool,
 }
 
-/// How standard output is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Capture {
-    /// A pipe.
-    Pipe,
-    /// A file that the executor follows: for programs that cut long lines on any pipe.
-    File,
+impl Features {
+    /// The names of what it can.
+    pub fn names(&self) -> Vec<&'static str> {
+        let all = [
+            ("steer", self.steer),
+            ("follow-up", self.follow_up),
+            ("questions", self.questions),
+            ("attachments", self.attachments),
+            ("output-schema", self.output_schema),
+            ("resume", self.resume),
+        ];
+        all.into_iter().filter_map(|(name, can)| can.then_some(name)).collect()
+    }
 }
 
 /// The first thing done to stop a program, before SIGTERM and the kill.
@@ -43,21 +59,8 @@ pub enum Interrupt {
     None,
     /// This signal to the main process.
     Signal(i32),
-    /// This line on its standard input.
-    Line(Value),
-}
-
-/// How a program of the family is started.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Launch {
-    /// The arguments of a profile that gives none of its own.
-    pub arguments: Vec<String>,
-    /// Its standard input.
-    pub stdin: Stdin,
-    /// Its standard output.
-    pub capture: Capture,
-    /// Environment that it needs to run unattended; the configuration, profile and submission override it.
-    pub environment: Vec<(&'static str, &'static str)>,
+    /// What its [`Talk`] says.
+    Talk,
 }
 
 /// A family of programs.
@@ -69,6 +72,29 @@ pub trait Dialect: Send + Sync {
     /// A reader for one run of it that was started with these arguments. They tell what the lines do not: whether an
     /// earlier conversation goes on. Empty or foreign arguments are no error.
     fn reader(&self, arguments: &[String]) -> Box<dyn Reader>;
+    /// What it can do besides running.
+    fn features(&self) -> Features {
+        Features::default()
+    }
+    /// The whole arguments of one session: `own` are the profile's, or those of [`Launch`]; `more` the submission's.
+    ///
+    /// # Errors
+    /// What the occasion asks for and the family cannot do.
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        launch::refuse_what_is_not_there(self.name(), &self.features(), occasion, "")?;
+        Ok([own, more].concat())
+    }
+    /// The conversation with one run of it; `None` where nothing can be said to it after its start. The whole arguments
+    /// are those of [`Dialect::arguments`].
+    fn talk(&self, arguments: &[String]) -> Option<Box<dyn Talk>> {
+        let _ = arguments;
+        None
+    }
     /// The gentlest way to make it stop.
     fn interrupt(&self) -> Interrupt;
     /// Whether it says itself if it succeeded. Where it does not, the exit code alone says it.
@@ -110,10 +136,15 @@ mod codex_app;
 mod gemini;
 mod json;
 mod jsonl;
+pub mod launch;
 mod ledger;
 mod limit;
 mod opencode;
 mod pi;
+pub mod talk;
+
+pub use launch::{Capture, Launch, Occasion, Stdin, Unable};
+pub use talk::{Deed, Opening, Talk};
 
 /// The names of all dialects.
 pub const NAMES: [&str; 8] = ["jsonl", "codex", "codex-app", "claude", "pi", "pi-rpc", "gemini", "opencode"];

@@ -10,10 +10,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::containment::Placement;
-use crate::model::{End, Progress, RunId, VerdictResult};
+use crate::model::{End, OpenQuestion, Progress, Receipt, RunId, VerdictResult};
 
-/// The version of this protocol.
-pub const CONTROL_VERSION: u32 = 1;
+/// The version of this protocol. 1: go, stop, renew. 2: the inbox and questions.
+pub const CONTROL_VERSION: u32 = 2;
 
 /// The longest line that either side takes.
 pub const MAX_CONTROL_LINE: usize = 64 * 1024;
@@ -35,6 +35,8 @@ pub enum Request {
     },
     /// The lease holds for its whole time again, from now on.
     Renew,
+    /// The inbox has grown: read on in it.
+    Mail,
     /// Something of a newer daemon.
     #[serde(other)]
     Unknown,
@@ -81,6 +83,12 @@ pub struct Report {
     /// The program's name of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
+    /// How far each entry of the inbox has come, in its order; those beyond were not read yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receipts: Vec<Receipt>,
+    /// The questions that wait for an answer, oldest first; the first 16 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<OpenQuestion>,
     /// Every line that the program printed so far is in the journal.
     pub activity_complete: bool,
     /// How the session's processes are held together; absent before it is known.

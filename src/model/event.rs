@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{End, Exit, Leftover, Usage, VerdictResult};
+use super::{End, Exit, Leftover, MessageMode, Question, Receipt, Settled, Usage, VerdictResult};
 
 /// Which part of an answer a text belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +108,36 @@ pub enum Event {
     },
     /// What the session has used so far, in all.
     Usage(Usage),
+    /// The program asks and waits.
+    Question(Question),
+    /// A question is open no more.
+    QuestionSettled {
+        /// The question.
+        question: String,
+        /// How it was settled.
+        how: Settled,
+        /// The choice that was answered.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        choice: Option<String>,
+        /// The text that was answered.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+    },
+    /// How far a message has come.
+    Message {
+        /// The message.
+        request_id: String,
+        /// When it is meant to be read.
+        mode: MessageMode,
+        /// How far it has come.
+        receipt: Receipt,
+        /// What it says; with the first record of the message.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+        /// Why the program never took it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
     /// The program's own verdict on a turn. The last one before the exit counts.
     Verdict {
         /// The verdict.

@@ -35,6 +35,10 @@ pub struct Limits {
     pub page_records: u32,
     /// Bytes in one page of events; a page holds one record at least.
     pub page_bytes: u64,
+    /// Messages (steer, follow-up) that one session takes.
+    pub messages: u32,
+    /// The text of one message or answer, in characters.
+    pub message: u64,
     /// Sessions that run at once (1 to 64).
     pub active: u32,
     /// Sessions that wait for one of those places.
@@ -58,6 +62,8 @@ impl Default for Limits {
             stderr: 1 << 20,
             page_records: 128,
             page_bytes: 1 << 20,
+            messages: 128,
+            message: 16_384,
             active: 8,
             queued: 256,
             free_space: 64 << 20,

@@ -9,8 +9,10 @@ mod event;
 mod filter;
 mod id;
 mod limits;
+mod message;
 mod outcome;
 mod plan;
+mod question;
 mod status;
 mod submission;
 
@@ -19,8 +21,12 @@ pub use event::{Entry, Event, Part, kind};
 pub use filter::Filter;
 pub use id::{BadRunId, RunId};
 pub use limits::{Limits, MAX_ARGUMENT, MAX_LABEL, MAX_SHOWN, MAX_SIGNAL_BODY, shown};
+pub use message::{
+    Answer, InboxEntry, InvalidMessage, MAX_REQUEST_ID, Message, MessageMode, MessageStatus, Receipt, Word,
+};
 pub use outcome::{Evidence, Leftover, OUTCOME_VERSION, Outcome};
 pub use plan::Plan;
+pub use question::{About, Choice, OpenQuestion, Question, Settled};
 pub use status::{Progress, Status, Usage};
 pub use submission::{
     Binding, InvalidSubmission, Recovery, ResourceLimits, SUBMISSION_VERSION, Submission, validate,

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{End, Exit, Progress, RunId, Usage, Verdict};
+use super::{End, Exit, Progress, Receipt, RunId, Usage, Verdict};
 
 /// The version of `outcome.json`.
 pub const OUTCOME_VERSION: u32 = 1;
@@ -47,6 +47,13 @@ pub struct Outcome {
     /// The final answer was too long for the receipt and is cut there; the journal has all of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub text_cut: bool,
+    /// The structured output: the final answer as the submission's `output-schema` wants it. Absent without a schema, where
+    /// the answer did not validate, and where it is longer than 1 MiB of JSON.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub value: Value,
+    /// How far each entry of the inbox came, in its order. An entry beyond them was never passed on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receipts: Vec<Receipt>,
     /// What was used; absent where the program did not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -83,6 +90,8 @@ impl Outcome {
             verdict: Verdict::default(),
             text: None,
             text_cut: false,
+            value: Value::Null,
+            receipts: Vec::new(),
             usage: None,
             conversation: None,
             progress: Progress::default(),

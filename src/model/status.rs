@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{End, Evidence, Exit, Leftover, Phase, RunId, State, VerdictResult};
+use super::{End, Evidence, Exit, Leftover, OpenQuestion, Phase, RunId, State, VerdictResult};
 
 /// Tokens and cost that the session itself used, as the program reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -99,6 +99,9 @@ pub struct Status {
     /// The program's own name of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
+    /// The questions that wait for an answer, oldest first; the first 16 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<OpenQuestion>,
     /// Turns, tools and tokens.
     pub progress: Progress,
     /// What the answer of `Reconcile` rests on; only there.

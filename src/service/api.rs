@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::model::{End, Entry, InvalidSubmission, Phase, RunId, State, Status, Submission};
+use crate::model::{End, Entry, InvalidMessage, InvalidSubmission, Phase, RunId, State, Status, Submission};
 
 /// A submission as a caller sent it, with the bytes of its input.
 #[derive(Debug)]
@@ -71,6 +71,20 @@ pub enum Change {
         /// The end, once there is one.
         end: Option<End>,
     },
+    /// Its program asks something and waits.
+    QuestionAsked {
+        /// The session.
+        run_id: RunId,
+        /// The question's id.
+        question: String,
+    },
+    /// A question is open no more.
+    QuestionSettled {
+        /// The session.
+        run_id: RunId,
+        /// The question's id.
+        question: String,
+    },
     /// More of its activity is durable. At most a few a second for one session.
     Advanced {
         /// The session.
@@ -127,6 +141,46 @@ pub enum Error {
         "session {0} was submitted before with other content; read it with Status, or submit under a new run_id"
     )]
     SubmissionChanged(RunId),
+    /// A message or an answer is malformed, or does not fit its question.
+    #[error("{0}")]
+    InvalidMessage(#[from] InvalidMessage),
+    /// The same `request_id` was sent before with another text or in another mode.
+    #[error(
+        "session {run_id} was sent {request_id:?} before with other content; send it under a new request_id"
+    )]
+    MessageChanged {
+        /// The session.
+        run_id: RunId,
+        /// The message, as an error repeats it.
+        request_id: String,
+    },
+    /// The session has taken as many messages as it may.
+    #[error("session {run_id} was sent {most} messages, the most that it takes (Limits: messages)")]
+    TooManyMessages {
+        /// The session.
+        run_id: RunId,
+        /// The limit.
+        most: u32,
+    },
+    /// Its program cannot do that. The text says what can.
+    #[error("{0}")]
+    Unsupported(String),
+    /// It never asked that.
+    #[error("session {run_id} has asked no question {question:?}; its status names those that are open")]
+    UnknownQuestion {
+        /// The session.
+        run_id: RunId,
+        /// The question, as an error repeats it.
+        question: String,
+    },
+    /// It was answered with something else, or settled otherwise.
+    #[error("the question {question:?} of session {run_id} is settled already; its events tell how")]
+    QuestionSettled {
+        /// The session.
+        run_id: RunId,
+        /// The question, as an error repeats it.
+        question: String,
+    },
     /// No such profile.
     #[error("no profile {name:?}; {known}")]
     UnknownProfile {

@@ -86,6 +86,7 @@ pub(super) fn status(record: &Record, outcome: Option<&Outcome>) -> Status {
         containment: record.containment.clone(),
         leftovers: outcome.map(|outcome| outcome.leftovers.clone()).unwrap_or_default(),
         conversation: outcome.and_then(|outcome| outcome.conversation.clone()),
+        questions: Vec::new(),
         progress: outcome.map_or_else(Progress::default, |outcome| outcome.progress.clone()),
         evidence: Vec::new(),
     }

@@ -16,6 +16,7 @@
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
 //! | `reading` | pages, follow, subscriptions |
 //! | `listing` | the list of sessions |
+//! | `talking` | messages and answers to a session: the inbox |
 //! | `recover` | at start: adopt, deliver, start, or say what is uncertain |
 
 mod admission;
@@ -30,6 +31,7 @@ mod live;
 mod reading;
 mod recover;
 mod slots;
+mod talking;
 mod unstarted;
 
 pub use crate::model::Filter;
@@ -47,7 +49,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use crate::config::Config;
 use crate::containment::Placer;
 use crate::controller::Controller;
-use crate::model::{Limits, RunId, State, Status};
+use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
 use crate::spool::{Place, Spool};
 use blocking::blocking;
 use live::{Command, Live};
@@ -185,6 +187,18 @@ impl Sessions {
             status.evidence = blocking(move || Ok(examine::evidence(&dir))).await?;
         }
         Ok(status)
+    }
+
+    /// Stores a message for a session's program, durably, and has it passed on. The same message again is answered with how
+    /// far it has come, also after the session's end.
+    pub async fn send(&self, run_id: RunId, message: Message) -> Result<MessageStatus, Error> {
+        talking::send(&self.hub, run_id, message).await
+    }
+
+    /// Stores the answer to a question of a session's program, durably, and has it passed on. The same answer again changes
+    /// nothing.
+    pub async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error> {
+        talking::answer(&self.hub, run_id, question, answer).await
     }
 
     /// Replay from the cursor, then live. The cursor is checked before this returns.

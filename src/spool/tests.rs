@@ -83,6 +83,8 @@ fn outcome(session: &SessionDir, text: Option<String>) -> Outcome {
         verdict: Verdict::default(),
         text,
         text_cut: false,
+        value: serde_json::Value::Null,
+        receipts: Vec::new(),
         usage: None,
         conversation: None,
         progress: Progress::default(),

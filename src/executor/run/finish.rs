@@ -1,5 +1,7 @@
 //! The last records, and the outcome.
 
+use serde_json::Value;
+
 use super::*;
 
 impl Run {
@@ -73,6 +75,8 @@ impl Run {
             verdict: reading.verdict.clone(),
             text,
             text_cut,
+            value: Value::Null,
+            receipts: Vec::new(),
             usage: reading.usage,
             conversation: reading.conversation.clone(),
             progress: reading.progress.clone(),

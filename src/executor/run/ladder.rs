@@ -28,7 +28,7 @@ impl Run {
                 self.signal_main(number);
                 self.timers.set(Timer::Stop, self.grace());
             }
-            Interrupt::None | Interrupt::Line(_) => self.next_step().await,
+            Interrupt::None | Interrupt::Talk => self.next_step().await,
         }
     }
 

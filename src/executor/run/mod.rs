@@ -60,6 +60,8 @@ pub async fn run(dir: SessionDir, lock: OwnerLock, parent: UnixStream) -> Result
         progress: Progress::default(),
         verdict: None,
         conversation: None,
+        receipts: Vec::new(),
+        questions: Vec::new(),
         activity_complete: true,
         containment: None,
     });
