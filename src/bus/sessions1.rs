@@ -122,7 +122,7 @@ impl Sessions1 {
         let submitted = request::submission(submission)?;
         let run_id = submitted.submission.run_id();
         let _turn = caller.peer()?.turn(run_id).await;
-        let request = submitted.with_input(self.0.engine.limits().submission).await?;
+        let request = submitted.read(&self.0.engine.limits()).await?;
         let hold = self.0.hub.hold(run_id);
         let status = self.0.engine.submit(request).await?;
         // The path in the answer leads somewhere when it arrives; others are told of the object after it.

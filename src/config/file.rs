@@ -59,6 +59,9 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct FileLimits {
     submission: Option<Given>,
+    attachments: Option<Given>,
+    attachment_bytes: Option<Given>,
+    output_schema: Option<Given>,
     line: Option<Given>,
     journal: Option<Given>,
     stderr: Option<Given>,
@@ -294,6 +297,15 @@ fn resolve_limits(file: FileLimits) -> Result<Limits, Problem> {
     };
     Ok(Limits {
         submission: size("submission", file.submission, 64 << 10, 1 << 30, default.submission)?,
+        attachments: count("attachments", file.attachments, 0, 60, default.attachments)?,
+        attachment_bytes: size(
+            "attachment_bytes",
+            file.attachment_bytes,
+            0,
+            1 << 30,
+            default.attachment_bytes,
+        )?,
+        output_schema: size("output_schema", file.output_schema, 1, 1 << 20, default.output_schema)?,
         line: size("line", file.line, 4 << 10, 1 << 30, default.line)?,
         journal: size("journal", file.journal, 64 << 10, 1 << 50, default.journal)?,
         stderr: size("stderr", file.stderr, 0, 1 << 30, default.stderr)?,

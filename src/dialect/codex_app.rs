@@ -23,6 +23,10 @@ impl Dialect for CodexApp {
         "codex-app"
     }
 
+    fn family(&self) -> &'static str {
+        "codex"
+    }
+
     fn launch(&self) -> Launch {
         Launch {
             arguments: vec!["app-server".to_owned()],

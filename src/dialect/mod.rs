@@ -67,6 +67,10 @@ pub enum Interrupt {
 pub trait Dialect: Send + Sync {
     /// Its name, as profiles write it.
     fn name(&self) -> &'static str;
+    /// The family whose programs share conversations: one can go on with what another of it began.
+    fn family(&self) -> &'static str {
+        self.name()
+    }
     /// How it is started.
     fn launch(&self) -> Launch;
     /// A reader for one run of it that was started with these arguments. They tell what the lines do not: whether an

@@ -54,6 +54,10 @@ impl Dialect for PiRpc {
         "pi-rpc"
     }
 
+    fn family(&self) -> &'static str {
+        "pi"
+    }
+
     fn launch(&self) -> Launch {
         launch("rpc")
     }

@@ -3,6 +3,7 @@
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Error;
+use crate::dialect;
 use crate::model::{Outcome, Progress, RunId, State, Status, Verdict, VerdictResult};
 use crate::spool::journal::Cursor;
 use crate::spool::{Record, SessionDir};
@@ -25,9 +26,28 @@ pub(super) struct Live {
     pub run_id: RunId,
     pub dir: SessionDir,
     pub digest: String,
+    /// The conversation that goes on in it, if it began in an earlier session.
+    pub continued: Option<Conversation>,
     pub status: watch::Sender<Status>,
     pub head: watch::Sender<Head>,
     pub commands: mpsc::Sender<Command>,
+}
+
+/// A conversation, as the programs of one family know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Conversation {
+    /// The family.
+    pub family: &'static str,
+    /// The programs' own name of it.
+    pub id: String,
+}
+
+impl Conversation {
+    /// The one that goes on in the session of this record.
+    pub(super) fn of(record: &Record) -> Option<Conversation> {
+        let family = dialect::find(&record.dialect)?.family();
+        Some(Conversation { family, id: record.conversation.clone()? })
+    }
 }
 
 /// How far a journal is durable.

@@ -8,6 +8,9 @@
 //! | module | what it does |
 //! |---|---|
 //! | `admission` | takes a submission: the same again, a changed one, a new one |
+//! | `attached` | verifies the attachments of a submission |
+//! | `able` | whether the program of a profile can do what a submission asks for |
+//! | `continued` | which conversation a session goes on with |
 //! | `slots` | the driver pool and the queue |
 //! | `driver` | one session from accepted to its end |
 //! | `launch` | resolves the plan, starts an executor |
@@ -19,9 +22,12 @@
 //! | `talking` | messages and answers to a session: the inbox |
 //! | `recover` | at start: adopt, deliver, start, or say what is uncertain |
 
+mod able;
 mod admission;
 mod api;
+mod attached;
 mod blocking;
+mod continued;
 mod driver;
 mod examine;
 mod launch;
@@ -44,16 +50,20 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 
 use crate::config::Config;
 use crate::containment::Placer;
 use crate::controller::Controller;
 use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
+use crate::schema::Checker;
 use crate::spool::{Place, Spool};
 use blocking::blocking;
 use live::{Command, Live};
 use slots::Slots;
+
+/// Schemas that are looked at at the same time: each may take much memory.
+const CHECKS: usize = 2;
 
 /// All sessions of one spool. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +78,11 @@ struct Hub {
     controller: Box<dyn Controller>,
     executor: ExecutorProgram,
     placer: Placer,
+    /// Checks schemas, so many at once as there are permits.
+    checker: Checker,
+    checks: Semaphore,
+    /// Held while a session that goes on with a conversation is admitted: two of the same exclude each other.
+    continuing: tokio::sync::Mutex<()>,
     slots: Arc<Slots>,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
     admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
@@ -105,6 +120,9 @@ impl Sessions {
             slots: Slots::new(&config.limits),
             config: RwLock::new(Arc::new(config)),
             controller,
+            checker: Checker::new(&executor.path, &executor.name),
+            checks: Semaphore::new(CHECKS),
+            continuing: tokio::sync::Mutex::default(),
             executor,
             placer,
             live: Mutex::default(),

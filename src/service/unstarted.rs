@@ -2,6 +2,8 @@
 //!
 //! The daemon may write into a session's journal only while it holds the session's lock, and does so here alone.
 
+use serde_json::Value;
+
 use super::{Error, examine};
 use crate::dialect::{self, Reading};
 use crate::executor::now_us;
@@ -49,7 +51,8 @@ fn journal_of_one(
     error: Option<String>,
 ) -> Result<u64, JournalError> {
     let (mut encoder, mut appender) = dir.create_journal(epoch)?;
-    let ended = Event::Ended { end, error, leftovers: Vec::new(), activity_complete: true };
+    let value = Value::Null;
+    let ended = Event::Ended { end, error, leftovers: Vec::new(), activity_complete: true, value };
     appender.append(&encoder.encode(now_us(), &ended, None))?;
     appender.commit()
 }
@@ -86,6 +89,7 @@ pub(super) fn hear(
         leftovers
     };
     outcome.activity_complete = said("activity-complete") == true && repaired.damaged.is_empty();
+    outcome.value = said("value");
     outcome.ended = ended.time;
     dir.write_outcome(&outcome)?;
     Ok(Some(Testimony { head, outcome: Some(outcome) }))
@@ -105,6 +109,7 @@ pub(super) fn interrupted(
         error: error.clone(),
         leftovers: leftovers.clone(),
         activity_complete: false,
+        value: Value::Null,
     };
     let head = match dir.repair_journal(&lock)? {
         Some(mut repaired) => {

@@ -5,6 +5,7 @@
 //!   service.lock           locked for the daemon's life; names its holder
 //!   active/<run_id>/       everything of a session that is not settled
 //!     submission.json, input          written once, at admission
+//!     attachments/<sha256>.<type>, output-schema.json   the same
 //!     record.json                     replaced by the daemon
 //!     owner.lock                      locked: something owns the session
 //!     claim.json                      written once: from here on it may have run
@@ -23,6 +24,7 @@
 
 mod admission;
 mod checks;
+mod content;
 mod ended;
 mod error;
 mod faults;
@@ -37,6 +39,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use content::{attachment_path, output_schema_path, sha256};
 pub use ended::{EndedLine, EndedPage};
 pub use error::SpoolError;
 pub(crate) use error::exhausted;
