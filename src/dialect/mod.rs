@@ -93,6 +93,15 @@ pub trait Dialect: Send + Sync {
         launch::refuse_what_is_not_there(self.name(), &self.features(), occasion, "")?;
         Ok([own, more].concat())
     }
+    /// Whether a session with this input can work, as far as the input alone tells; `None`: the submission has none. To be
+    /// asked before a submission is admitted.
+    ///
+    /// # Errors
+    /// The program would refuse it, or cut it, or do nothing and call that a success.
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        let _ = input;
+        Ok(())
+    }
     /// The conversation with one run of it; `None` where nothing can be said to it after its start. The whole arguments
     /// are those of [`Dialect::arguments`].
     fn talk(&self, arguments: &[String]) -> Option<Box<dyn Talk>> {

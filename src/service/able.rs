@@ -53,8 +53,7 @@ fn check_input(dialect: &dyn Dialect, input: Option<&[u8]>) -> Result<(), Invali
         let problem = format!("is not UTF-8, which the dialect {} needs", dialect.name());
         return Err(InvalidSubmission::new("input", problem));
     }
-    // What a family itself says of an input is asked for here.
-    Ok(())
+    dialect.check_input(input).map_err(|unable| InvalidSubmission::new("input", unable.to_string()))
 }
 
 /// Refuses what is no JSON Schema, or one that asks for something outside of itself.
