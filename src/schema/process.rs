@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_dumpable;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MEMORY: u64 = 1 << 30;
 /// The stack of the check, in bytes: enough for the nesting that is read, 128 levels, many times over.
 const STACK: usize = 64 << 20;
+/// What it exits with when the check panics.
+const BROKEN: u8 = 3;
 /// The longest reply, in bytes: the value, and words around it.
 const REPLY_MAX: u64 = VALUE_MAX as u64 + (64 << 10);
 
@@ -67,6 +69,9 @@ pub enum Failure {
     /// It took more time or memory than a check may.
     #[error("it takes more time or memory to check than {CPU_SECONDS} s and {} MiB", MEMORY >> 20)]
     TooMuch,
+    /// The check itself broke off.
+    #[error("the check of it breaks off")]
+    Broken,
     /// The checker cannot be started or asked.
     #[error("the checker cannot be asked: {0}")]
     Checker(#[from] io::Error),
@@ -135,10 +140,12 @@ impl Checker {
         }
         let status = child.wait()?;
         let Some(reply) = reply? else { return Err(Failure::TooMuch) };
-        match serde_json::from_slice(&reply) {
-            Ok(reply) if status.success() => Ok(reply),
+        match status.code() {
+            Some(0) => serde_json::from_slice(&reply).map_err(|_| unexpected()),
+            Some(code) if code == i32::from(BROKEN) => Err(Failure::Broken),
+            Some(code) => Err(io::Error::other(format!("it exited with code {code}")).into()),
             // Killed by its limits, or by what it ran into because of them.
-            _ => Err(Failure::TooMuch),
+            None => Err(Failure::TooMuch),
         }
     }
 }
@@ -181,24 +188,27 @@ pub fn is_checker() -> bool {
 
 /// The checker: one request on standard input, one reply on standard output.
 pub fn checker_main() -> ExitCode {
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    serve().unwrap_or(ExitCode::FAILURE)
 }
 
-fn serve() -> io::Result<()> {
+fn serve() -> io::Result<ExitCode> {
     // What dies of its limits here may hold somebody's answer: it leaves no core.
     set_dumpable(false)?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    setrlimit(Resource::RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS)?;
-    setrlimit(Resource::RLIMIT_AS, MEMORY, MEMORY)?;
+    for (resource, most) in
+        [(Resource::RLIMIT_CORE, 0), (Resource::RLIMIT_CPU, CPU_SECONDS), (Resource::RLIMIT_AS, MEMORY)]
+    {
+        let (_, hard) = getrlimit(resource)?;
+        setrlimit(resource, most.min(hard), most.min(hard))?;
+    }
+    // Where memory is short, this process goes, not the executor beside it. It is only a preference.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut request = Vec::new();
     io::stdin().lock().read_to_end(&mut request)?;
     let request: Request = serde_json::from_slice(&request)?;
     let work = std::thread::Builder::new().stack_size(STACK).spawn(move || reply(&request))?;
-    let reply = work.join().map_err(|_| io::Error::other("the check broke off"))?;
-    io::stdout().lock().write_all(&serde_json::to_vec(&reply)?)
+    let Ok(reply) = work.join() else { return Ok(ExitCode::from(BROKEN)) };
+    io::stdout().lock().write_all(&serde_json::to_vec(&reply)?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn reply(request: &Request) -> Reply {
@@ -235,7 +245,8 @@ mod tests {
     #[test]
     fn a_program_that_is_no_checker_is_no_finding() {
         for program in ["/bin/true", "/bin/false", "/does/not/exist"] {
-            assert!(Checker::new(program, "x").schema("true").is_err(), "{program}");
+            let failure = Checker::new(program, "x").schema("true").expect_err("no checker");
+            assert!(matches!(failure, Failure::Checker(_)), "{program}: {failure}");
         }
     }
 }

@@ -64,9 +64,63 @@ pub(super) async fn check_schema(hub: &Hub, schema: &str) -> Result<(), Error> {
     match looked {
         Ok(Ok(())) => Ok(()),
         Ok(Err(fault)) => Err(InvalidSubmission::new("output-schema", fault.to_string()).into()),
-        Err(failure @ Failure::TooMuch) => {
+        Err(failure @ (Failure::TooMuch | Failure::Broken)) => {
             Err(InvalidSubmission::new("output-schema", failure.to_string()).into())
         }
         Err(failure @ Failure::Checker(_)) => Err(Error::Exhausted(failure.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::{self, Capture, Interrupt, Launch, Reader};
+
+    /// One that is spoken to, and is never asked to say "secret".
+    struct Spoken;
+
+    impl Dialect for Spoken {
+        fn name(&self) -> &'static str {
+            "spoken"
+        }
+
+        fn launch(&self) -> Launch {
+            let (stdin, capture) = (Stdin::Conversation, Capture::Pipe);
+            Launch { arguments: Vec::new(), stdin, capture, environment: Vec::new() }
+        }
+
+        fn reader(&self, arguments: &[String]) -> Box<dyn Reader> {
+            dialect::find("jsonl").expect("a dialect").reader(arguments)
+        }
+
+        fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+            match input {
+                Some(b"secret") => Err(Unable { dialect: "spoken", what: "such input", instead: "" }),
+                _ => Ok(()),
+            }
+        }
+
+        fn interrupt(&self) -> Interrupt {
+            Interrupt::None
+        }
+
+        fn has_verdicts(&self) -> bool {
+            false
+        }
+
+        fn commands(&self) -> &'static [&'static str] {
+            &[]
+        }
+    }
+
+    #[test]
+    fn input_that_cannot_be_spoken_is_refused() {
+        let text = |input| check_input(&Spoken, input).expect_err("refused").to_string();
+        assert_eq!(text(Some(b"\xff")), "input: is not UTF-8, which the dialect spoken needs");
+        assert_eq!(text(Some(b"secret")), "input: the dialect spoken takes no such input");
+        assert_eq!(check_input(&Spoken, Some("ä".as_bytes())), Ok(()));
+        assert_eq!(check_input(&Spoken, None), Ok(()));
+        let jsonl = dialect::find("jsonl").expect("a dialect");
+        assert_eq!(check_input(jsonl, Some(b"\xff")), Ok(()), "bytes are bytes where nobody speaks");
     }
 }

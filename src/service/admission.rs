@@ -69,18 +69,18 @@ async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -
         None => (None, None),
         Some(earlier) => {
             let alone = hub.continuing.lock().await;
-            (Some(alone), Some(continued::resolve(hub, earlier, dialect).await?.id))
+            (Some(alone), Some(continued::resolve(hub, earlier, dialect).await?))
         }
     };
     let folder = hub.spool.active_path(run_id);
-    let given = Given { folder: &folder, conversation: conversation.as_deref() };
+    let given = Given { folder: &folder, conversation: conversation.as_ref() };
     able::check(profile, dialect, &request.submission, request.input.as_deref(), given)?;
     let mut ticket = hub.slots.reserve(run_id).map_err(|full| Error::AtCapacity { queued: full.queued })?;
     let now = live_now();
     let mut record = Record::admitted(&request.submission, digest, &profile.dialect, now);
     record.state = if ticket.is_granted() { State::Accepted } else { State::Queued };
     record.phase = Phase::Pending;
-    record.conversation = conversation;
+    record.conversation = conversation.map(|conversation| conversation.id);
     let dir = admit(hub, &config, request, record.clone()).await?;
     let live = driver::spawn(hub, dir, record, Head::default(), Start::Fresh(ticket));
     let _ = hub.changes.send(Change::Added(run_id));

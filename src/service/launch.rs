@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use super::live::Conversation;
 use crate::config::{Capture, Config, Profile};
 use crate::containment::Backend;
 use crate::dialect::launch::{Attached, Schema};
@@ -53,8 +54,8 @@ impl ExecutorProgram {
 pub(super) struct Given<'a> {
     /// The session's folder.
     pub folder: &'a Path,
-    /// The program's own name of the conversation that goes on.
-    pub conversation: Option<&'a str>,
+    /// The conversation that goes on.
+    pub conversation: Option<&'a Conversation>,
 }
 
 /// The whole arguments of a session's program.
@@ -76,7 +77,7 @@ pub(super) fn arguments(
     let occasion = Occasion {
         attachments: attached.collect(),
         schema: submission.output_schema.as_ref().map(|text| Schema { path: &schema, text }),
-        conversation: given.conversation,
+        conversation: given.conversation.map(|conversation| conversation.id.as_str()),
     };
     let own = profile.arguments.clone().unwrap_or_else(|| dialect.launch().arguments);
     dialect.arguments(&own, &submission.arguments, &occasion)
@@ -98,6 +99,12 @@ pub(super) fn plan(
     })?;
     let dialect = dialect::find(&profile.dialect)
         .ok_or_else(|| format!("the profile {name:?} names an unknown dialect {:?}", profile.dialect))?;
+    if given.conversation.is_some_and(|conversation| conversation.family != dialect.family()) {
+        let now = &profile.dialect;
+        return Err(format!(
+            "the profile {name:?} is of the dialect {now} now, which cannot go on with the session's conversation"
+        ));
+    }
     let launch = dialect.launch();
     let arguments = arguments(profile, dialect, submission, given).map_err(|unable| {
         format!("the profile {name:?} was changed after the session was admitted: {unable}")
@@ -118,7 +125,7 @@ pub(super) fn plan(
         environment,
         attachments: submission.attachments.clone(),
         output_schema: submission.output_schema.is_some(),
-        conversation: given.conversation.map(str::to_owned),
+        conversation: given.conversation.map(|conversation| conversation.id.clone()),
         directory: directory.unwrap_or_else(|| PathBuf::from("/")),
         dialect: profile.dialect.clone(),
         capture_file: match profile.capture {

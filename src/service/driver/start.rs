@@ -52,7 +52,7 @@ impl Driver {
             return self.settle_unstarted(End::SpawnFailed, Some(why)).await;
         }
         let (dir, config, digest) = (self.live.dir.clone(), self.hub.config(), self.record.digest.clone());
-        let conversation = self.record.conversation.clone();
+        let conversation = self.live.continued.clone();
         let backend = self.hub.placer.backend();
         let claimed = blocking(move || {
             let Ownership::Taken(lock) = dir.lock_owner()? else { return Ok(Claimed::Owned) };
@@ -61,7 +61,7 @@ impl Driver {
                 return Ok(Claimed::Owned);
             }
             let submission = dir.submission_as_admitted(&digest)?;
-            let given = launch::Given { folder: dir.path(), conversation: conversation.as_deref() };
+            let given = launch::Given { folder: dir.path(), conversation: conversation.as_ref() };
             let plan = match launch::plan(&config, &submission, given, backend) {
                 Ok(plan) => plan,
                 Err(why) => return Ok(Claimed::NoPlan(why)),
