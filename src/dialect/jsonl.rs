@@ -9,7 +9,9 @@ use serde_json::{Map, Value};
 
 use super::json::parse_object;
 use super::ledger::{Ledger, ToolEnd};
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Reading, Stdin};
+use super::{
+    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
+};
 use crate::model::kind::notice;
 use crate::model::{Event, Part, Usage, VerdictResult};
 
@@ -33,6 +35,17 @@ impl Dialect for Jsonl {
 
     fn reader(&self, _arguments: &[String]) -> Box<dyn Reader> {
         Box::new(JsonlReader::default())
+    }
+
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        let instead = "use a profile with the dialect jsonl-talk";
+        launch::refuse_what_is_not_there(self.name(), &Features::default(), occasion, instead)?;
+        Ok([own, more].concat())
     }
 
     fn interrupt(&self) -> Interrupt {
