@@ -45,6 +45,10 @@ impl Dialect for ClaudeStream {
         "claude-stream"
     }
 
+    fn family(&self) -> &'static str {
+        "claude"
+    }
+
     fn launch(&self) -> Launch {
         let words = "-p --input-format stream-json --output-format stream-json --verbose --replay-user-messages \
                      --permission-prompt-tool stdio";

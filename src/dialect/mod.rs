@@ -201,3 +201,21 @@ pub fn find(name: &str) -> Option<&'static dyn Dialect> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_share_conversations_are_one_family() {
+        for name in NAMES {
+            let dialect = find(name).expect(name);
+            assert_eq!(dialect.name(), name);
+            let family = find(dialect.family()).expect("a family has the name of one of its dialects");
+            assert_eq!(family.family(), dialect.family());
+        }
+        for (one, other) in [("codex", "codex-app"), ("claude", "claude-stream"), ("pi", "pi-rpc")] {
+            assert_eq!(find(one).map(Dialect::family), find(other).map(Dialect::family));
+        }
+    }
+}

@@ -88,6 +88,9 @@ async fn what_is_refused_leaves_nothing() {
     unable.arguments = vec!["true".into()];
     let text = refusal(submit(&client, &unable, &[fine()]).await);
     assert!(text.contains("attachments: the dialect jsonl takes no attachments"), "{text}");
+    let unable = Submission { profile: "claude".into(), ..agent(&bench) };
+    let text = refusal(submit(&client, &unable, &[fine()]).await);
+    assert!(text.contains("attachments: ") && text.contains("claude-stream"), "{text}");
     assert_eq!(spool(&bench), before);
     let exact = [fine(), Attachment::new("b", png(600))];
     submit(&client, &agent(&bench), &exact).await.expect("the limits themselves are allowed");
@@ -127,6 +130,22 @@ async fn a_retry_with_the_same_content_is_the_same_session() {
         }
     }
     assert_eq!(bench.read(&format!("starts-{}", submission.run_id())), "start\n");
+}
+
+#[tokio::test]
+async fn as_many_as_are_allowed_travel_in_one_call() {
+    let bench = bench("");
+    let client = bench.client().await;
+    let mut many: Vec<_> = (0..32).map(|n| Attachment::new(format!("{n}.png"), png(100_000 + n))).collect();
+    let submission = agent(&bench);
+    // Its input too by a descriptor: it is no text.
+    let input = Some(b"\0".repeat(100));
+    client.submit_with(&submission, input, &many).await.expect("submits");
+    let status = client.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"), "{:?}", status.json());
+    assert_eq!(bench.read(&format!("modes-{}", submission.run_id())).lines().count(), 32);
+    many.push(Attachment::new("one more.png", png(10)));
+    assert!(refusal(submit(&client, &agent(&bench), &many).await).contains("are 33; the limit is 32"));
 }
 
 #[tokio::test]

@@ -76,6 +76,25 @@ async fn what_cannot_go_on_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn an_interrupted_session_can_be_gone_on_with_once_that_is_settled() {
+    let bench = bench("");
+    let client = bench.client().await;
+    let mut first = agent(&bench);
+    first.environment.insert("DIE".into(), "1".into());
+    submit(&client, &first, &[]).await.expect("submits");
+    let status = client.wait(first.run_id(), WaitFor::Attention, PATIENCE).await.expect("waits");
+    assert!(status.is_uncertain(), "{:?}", status.json());
+    let second = Submission { continues: Some(first.run_id()), ..agent(&bench) };
+    let text = refusal(submit(&client, &second, &[]).await);
+    assert!(text.contains("continues: ") && text.contains("has not ended"), "{text}");
+    let settled = client.reconcile(first.run_id()).await.expect("reconciles");
+    assert_eq!((settled.end(), settled.text("conversation")), (Some("interrupted"), THREAD));
+    submit(&client, &second, &[]).await.expect("submits");
+    let status = client.wait(second.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"), "{:?}", status.json());
+}
+
+#[tokio::test]
 async fn one_session_at_a_time_goes_on_with_a_conversation() {
     let bench = bench("[limits]\nactive = 2\n");
     let client = bench.client().await;

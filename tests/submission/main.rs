@@ -17,7 +17,8 @@ use airouter_sessiond::model::{RunId, Submission};
 use support::Bench;
 
 /// Speaks like `codex exec`: its arguments and every file among them into files of the session's own, then a turn whose
-/// answer is `$ANSWER` and whose conversation is `$THREAD`. It waits for the file `$GATE` where there is one to wait for.
+/// answer is `$ANSWER` and whose conversation is `$THREAD`. It waits for the file `$GATE` where there is one to wait for, and
+/// kills its executor where there is a `$DIE`.
 const PROGRAM: &str = r#"#!/bin/sh
 echo start >>"starts-$ID"
 for argument in "$@"; do
@@ -29,6 +30,7 @@ for argument in "$@"; do
 done
 cat >/dev/null
 printf '{"type":"thread.started","thread_id":"%s"}\n{"type":"turn.started"}\n' "$THREAD"
+[ -z "$DIE" ] || { sleep 0.3; kill -9 $PPID; sleep 60; }
 [ -z "$GATE" ] || until [ -e "$GATE" ]; do sleep 0.02; done
 printf '{"type":"item.completed","item":{"id":"i","type":"agent_message","text":%s}}\n' "${ANSWER:-\"done\"}"
 printf '{"type":"turn.completed","usage":{"input_tokens":1,"output_tokens":1}}\n'
@@ -49,7 +51,8 @@ fn prepared(configuration: &str) -> Bench {
     let program = bench.write("agent", PROGRAM);
     let profiles = format!(
         "[profiles.agent]\nprogram = \"{}\"\ndialect = \"codex\"\n\
-         [profiles.other]\nprogram = \"/bin/cat\"\ndialect = \"pi\"\n",
+         [profiles.other]\nprogram = \"/bin/cat\"\ndialect = \"pi\"\n\
+         [profiles.claude]\nprogram = \"/bin/cat\"\ndialect = \"claude\"\n",
         program.display()
     );
     bench.configure(configuration, &profiles);

@@ -102,6 +102,11 @@ async fn schemas_that_cannot_be_used_are_refused_and_leave_nothing() {
         assert!(text.contains("InvalidSubmission: output-schema: ") && text.contains(why), "{text}");
         assert!(!text.contains("topsecret"), "{text}");
     }
+    // It would be an argument, and longer than one can be.
+    let mut long = Submission { profile: "claude".into(), ..agent(&bench) };
+    long.output_schema = Some(json!({"title": "x".repeat(200_000)}).to_string());
+    let text = refusal(submit(&client, &long, &[]).await);
+    assert!(text.contains("InvalidSubmission: output-schema: "), "{text}");
     assert_eq!(spool(&bench), before);
 }
 
