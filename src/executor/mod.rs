@@ -1,6 +1,6 @@
 //! The per-session process: start, read, journal, end. It outlives the daemon.
 //!
-//! `airouter-native-exec --check-output` is the checker of [`schema`](crate::schema) instead.
+//! `airouter-native-exec --check-output` is the checker of [`schema`] instead.
 //!
 //! `airouter-native-exec SESSION-FOLDER` is started with the locked `owner.lock` as standard input and a control
 //! socket as standard output. It reads `claim.json`, waits for "go", writes the journal's header and `started`, starts

@@ -229,6 +229,8 @@ fn reply(request: &Request) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -240,6 +242,25 @@ mod tests {
             matches!(ask(text(VALUE_MAX - 1)), Reply::FitsTooLong { bytes } if bytes == VALUE_MAX as u64 + 1)
         );
         assert!(matches!(ask("{".into()), Reply::Fault { .. }));
+    }
+
+    #[test]
+    fn a_checker_that_dies_or_panics_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        for (script, failure) in [("kill -9 $$", "more time or memory"), ("exit 3", "breaks off")] {
+            let path = directory.path().join("checker");
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+            // Another test's fork may still have the file open for writing.
+            let busy = |failure: &Failure| matches!(failure, Failure::Checker(e) if e.kind() == io::ErrorKind::ExecutableFileBusy);
+            let told = loop {
+                match Checker::new(&path, "x").answer("true", "1").expect_err("no finding") {
+                    failure if busy(&failure) => std::thread::yield_now(),
+                    failure => break failure.to_string(),
+                }
+            };
+            assert!(told.contains(failure), "{told}");
+        }
     }
 
     #[test]
