@@ -136,6 +136,18 @@ fn claude_asks_which_and_reads_the_answer() {
 
 #[test]
 #[ignore = "needs the real programs: make test-agents"]
+fn claude_takes_messages_while_something_runs_in_the_background() {
+    let world = World::new();
+    let mut run = Direct::prompt(&world, &world.agent("claude-stream"), &prompt("bgbash"));
+    run.until("a verdict", |run| run.events.iter().any(|event| matches!(event, Event::Verdict { .. })));
+    run.message(MessageMode::Steer, "steer", &prompt("plain"));
+    let reading = run.finish();
+    assert!(run.took("steer"), "{:#?}", run.deeds);
+    assert_eq!((reading.verdict.result, reading.progress.turns), (VerdictResult::Success, 3), "{reading:?}");
+}
+
+#[test]
+#[ignore = "needs the real programs: make test-agents"]
 fn an_interrupt_ends_the_turn_and_nothing_follows() {
     let world = World::new();
     for dialect in TWO_WAY {
