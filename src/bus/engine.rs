@@ -33,6 +33,7 @@ pub trait Engine: Send + Sync + 'static {
     async fn reconcile(&self, run_id: RunId) -> Result<Status, Error>;
     async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error>;
     fn changes(&self) -> broadcast::Receiver<Change>;
+    async fn upgrade_pending(&self) -> bool;
     fn facts(&self) -> Facts;
     fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>>;
     fn limits(&self) -> Limits;
@@ -83,6 +84,9 @@ impl Engine for Sessions {
     }
     fn changes(&self) -> broadcast::Receiver<Change> {
         Sessions::changes(self)
+    }
+    async fn upgrade_pending(&self) -> bool {
+        Sessions::upgrade_pending(self).await
     }
     fn facts(&self) -> Facts {
         Sessions::facts(self)

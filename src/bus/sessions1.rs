@@ -324,6 +324,11 @@ impl Sessions1 {
         self.0.engine.facts().containment.to_owned()
     }
 
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn upgrade_pending(&self) -> bool {
+        self.0.engine.upgrade_pending().await
+    }
+
     #[zbus(signal)]
     async fn session_added(
         emitter: &SignalEmitter<'_>,

@@ -103,6 +103,30 @@ fn standing(status: &SessionStatus) -> String {
     }
 }
 
+/// The service's properties, a line for each thing that an operator asks for first.
+pub fn service_lines(properties: &Map<String, Value>, style: Style) -> String {
+    let text = |key: &str| properties.get(key).and_then(Value::as_str).unwrap_or_default();
+    let number = |key: &str| properties.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let upgrade = match properties.get("UpgradePending") {
+        Some(Value::Bool(true)) => "another program is installed: restart the service",
+        Some(Value::Bool(false)) => "none pending",
+        _ => "not told by this version",
+    };
+    let profiles = properties.get("Profiles").and_then(Value::as_object);
+    let names: Vec<&str> = profiles.into_iter().flat_map(Map::keys).map(String::as_str).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { shortened(&names.join(", "), 300) };
+    let lines = [
+        line("service", text("State")),
+        line("version", &format!("{} (interface {})", text("Version"), number("InterfaceVersion"))),
+        line("upgrade", upgrade),
+        line("running", &format!("{} of {}", number("Active"), number("MaxActive"))),
+        line("waiting", &format!("{} of {}", number("Queued"), number("MaxQueued"))),
+        line("containment", text("Containment")),
+        line("profiles", &names),
+    ];
+    style.text(&lines.join("\n"))
+}
+
 fn line(label: &str, value: &str) -> String {
     format!("{label:<13} {value}")
 }

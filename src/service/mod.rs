@@ -51,6 +51,7 @@ use crate::containment::Placer;
 use crate::controller::Controller;
 use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
 use crate::spool::{Place, Spool};
+use crate::upgrade::Installed;
 use blocking::blocking;
 use live::{Command, Live};
 use slots::Slots;
@@ -68,6 +69,8 @@ struct Hub {
     controller: Box<dyn Controller>,
     executor: ExecutorProgram,
     placer: Placer,
+    /// Absent where the system does not show the running program.
+    installed: Option<Installed>,
     slots: Arc<Slots>,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
     admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
@@ -107,6 +110,7 @@ impl Sessions {
             controller,
             executor,
             placer,
+            installed: Installed::of_this_process().ok(),
             live: Mutex::default(),
             admissions: Mutex::default(),
             changes: broadcast::channel(4096).0,
@@ -223,6 +227,13 @@ impl Sessions {
             queued,
             containment: self.hub.placer.backend().name(),
         }
+    }
+
+    /// Whether another program stands where this daemon was started from: a restart is due. Sessions outlive it.
+    pub async fn upgrade_pending(&self) -> bool {
+        let hub = self.hub.clone();
+        let look = move || Ok(hub.installed.as_ref().is_some_and(Installed::differs));
+        blocking(look).await.unwrap_or(false)
     }
 
     /// For each profile `program`, `dialect` and, where it cannot be used, `problem`.

@@ -169,6 +169,9 @@ impl Engine for Fake {
         self.changes.subscribe()
     }
 
+    async fn upgrade_pending(&self) -> bool {
+        false
+    }
     fn facts(&self) -> Facts {
         self.facts.lock().unwrap().clone()
     }

@@ -28,6 +28,8 @@ pub struct Bench {
     environment: Vec<(String, String)>,
     /// The `cgroup.procs` that the daemon starts in.
     cgroup: Option<PathBuf>,
+    /// Where the daemon's program stands.
+    daemon_program: PathBuf,
 }
 
 impl Bench {
@@ -53,7 +55,13 @@ impl Bench {
         let dir =
             tempfile::Builder::new().prefix("sessiond-test-").tempdir_in(parent).expect("scratch directory");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).expect("modes");
-        let bench = Bench { dir, daemon: None, environment: Vec::new(), cgroup: None };
+        let bench = Bench {
+            dir,
+            daemon: None,
+            environment: Vec::new(),
+            cgroup: None,
+            daemon_program: program("airouter-sessiond"),
+        };
         bench.configure(configuration, "");
         bench
     }
@@ -87,6 +95,11 @@ impl Bench {
     /// Daemons of this bench start in that cgroup.
     pub fn in_cgroup(&mut self, cgroup: &Path) {
         self.cgroup = Some(cgroup.join("cgroup.procs"));
+    }
+
+    /// Daemons of this bench are started from the programs in that directory.
+    pub fn programs(&mut self, directory: &Path) {
+        self.daemon_program = directory.join("airouter-sessiond");
     }
 
     pub fn path(&self) -> &Path {
@@ -132,13 +145,10 @@ impl Bench {
             // The shell is replaced by the daemon: the pid stays.
             Some(procs) => {
                 let mut shell = Command::new("/bin/sh");
-                shell
-                    .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
-                    .arg(procs)
-                    .arg(program("airouter-sessiond"));
+                shell.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(procs).arg(&self.daemon_program);
                 shell
             }
-            None => Command::new(program("airouter-sessiond")),
+            None => Command::new(&self.daemon_program),
         };
         let mut child = command
             .args(["--config".as_ref(), self.config().as_os_str()])
