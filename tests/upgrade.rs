@@ -12,7 +12,7 @@ use std::time::Duration;
 use airouter_sessiond::client::WaitFor;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use support::{Bench, PATIENCE, program, text, until};
+use support::{Bench, PATIENCE, executor_of, program, text, until};
 
 /// The programs in a directory of their own, as a package would install them.
 struct Installation {
@@ -48,11 +48,9 @@ async fn upgrade_pending(bench: &Bench) -> Value {
     bench.client().await.properties().await.expect("properties")["UpgradePending"].clone()
 }
 
-/// The programs that a process and its parent run.
-fn executables(pid: &str) -> [PathBuf; 2] {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).expect("it lives");
-    let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)).expect("a parent");
-    [pid.trim(), parent].map(|pid| fs::read_link(format!("/proc/{pid}/exe")).expect("an executable"))
+/// The program that runs a session's executor.
+fn executor_program(main: &str) -> PathBuf {
+    fs::read_link(format!("/proc/{}/exe", executor_of(main))).expect("an executable")
 }
 
 #[tokio::test]
@@ -77,12 +75,12 @@ async fn programs_are_replaced_under_a_running_session_and_the_next_daemon_adopt
     assert!(text(&told.stderr).contains("restart it"), "{}", text(&told.stderr));
     let told = bench.sessionctl(&["doctor"]);
     assert!(text(&told.stdout).contains("another program stands on disk"), "{}", text(&told.stdout));
-    assert!(executables(&bench.read("main"))[1].ends_with("airouter-native-exec (deleted)"));
+    assert!(executor_program(&bench.read("main")).ends_with("airouter-native-exec (deleted)"));
     // The old daemon goes on, with the new executor.
     let mid = bench.script("echo $$ >second; until [ -e go ]; do sleep 0.02; done");
     bench.client().await.submit(&mid, None).await.expect("submits");
     until("it runs", || bench.read("second").ends_with('\n'));
-    assert_eq!(executables(&bench.read("second"))[1], installation.directory.join("airouter-native-exec"));
+    assert_eq!(executor_program(&bench.read("second")), installation.directory.join("airouter-native-exec"));
 
     bench.stop();
     bench.start();
@@ -151,10 +149,7 @@ async fn executors_of_older_and_newer_versions_are_understood() {
         until("it runs", || bench.read("main").ends_with('\n'));
         bench.kill();
         let main = bench.read("main");
-        let executor = fs::read_to_string(format!("/proc/{}/stat", main.trim())).expect("it lives");
-        let executor =
-            executor.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)).expect("a parent");
-        let executor = nix::unistd::Pid::from_raw(executor.parse().expect("a pid"));
+        let executor = nix::unistd::Pid::from_raw(executor_of(&main));
         let folder = bench.spool().join("active").join(run_id.to_string());
         nix::sys::signal::kill(executor, Signal::SIGKILL).expect("kills");
         let listening = Foreign::take_over(&folder);

@@ -335,6 +335,12 @@ pub fn lives(pid: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
+/// The executor of a session, by the pid of its program's main process.
+pub fn executor_of(main: &str) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", main.trim())).expect("it lives");
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok()).expect("has a parent")
+}
+
 /// The text of an output.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
