@@ -6,6 +6,7 @@ pub mod broker;
 pub mod cgroup;
 pub mod tree;
 pub mod user_session;
+pub mod virtual_machine;
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
