@@ -7,6 +7,7 @@ mod hostile;
 mod objects;
 mod private;
 mod subscriptions;
+mod talking;
 mod userbus;
 
 use std::collections::HashMap;
