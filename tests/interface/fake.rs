@@ -170,7 +170,14 @@ impl Engine for Fake {
         permit: FollowPermit,
     ) -> Result<OwnedFd, Error> {
         let (read, mut write) = std::io::pipe().expect("a pipe");
-        std::io::Write::write_all(&mut write, b"{}\n").expect("written");
+        // What a pipe holds without a reader.
+        let mut lines: Vec<u8> = Vec::new();
+        for entry in self.events.borrow().iter() {
+            serde_json::to_writer(&mut lines, entry).expect("JSON");
+            lines.push(b'\n');
+        }
+        std::io::Write::write_all(&mut write, if lines.is_empty() { b"{}\n" } else { &lines })
+            .expect("written");
         self.following.lock().unwrap().push(permit);
         Ok(read.into())
     }
@@ -190,7 +197,7 @@ impl Engine for Fake {
         self.status(run_id).await
     }
 
-    /// As many messages as the first three; programs of the profile `mute` take none.
+    /// As many messages as the first three; programs of the profile `mute` take none, and no program takes `lost`.
     async fn send(&self, run_id: RunId, message: Message) -> Result<MessageStatus, Error> {
         message.check(Limits::default().message)?;
         if self.status(run_id).await?.profile == "mute" {
@@ -199,6 +206,7 @@ impl Engine for Fake {
         let mut messages = self.messages.lock().unwrap();
         let known = messages.iter().find(|known| known.request_id == message.request_id);
         let receipt = match known {
+            Some(known) if *known == message && message.request_id == "lost" => Receipt::Undeliverable,
             Some(known) if *known == message => Receipt::Seen,
             Some(_) => return Err(Error::MessageChanged { run_id, request_id: message.shown() }),
             None if messages.len() == 3 => return Err(Error::TooManyMessages { run_id, most: 3 }),

@@ -5,6 +5,7 @@ mod contract;
 mod fake;
 mod hostile;
 mod objects;
+mod operator;
 mod private;
 mod subscriptions;
 mod talking;
