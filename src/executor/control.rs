@@ -84,16 +84,47 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
     /// How far each entry of the inbox has come, in its order; those beyond were not read yet.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "letters")]
     pub receipts: Vec<Receipt>,
     /// The questions that wait for an answer, oldest first; the first 16 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<OpenQuestion>,
+    /// How many questions were asked so far: `q1` to `q<asked>`.
+    #[serde(default, skip_serializing_if = "crate::model::is_zero")]
+    pub asked: u32,
     /// Every line that the program printed so far is in the journal.
     pub activity_complete: bool,
     /// How the session's processes are held together; absent before it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containment: Option<String>,
+}
+
+/// Receipts as a text of one letter each, so that thousands fit into a report.
+mod letters {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::model::Receipt;
+
+    pub fn serialize<S: Serializer>(receipts: &[Receipt], to: S) -> Result<S::Ok, S::Error> {
+        let letter = |receipt: &Receipt| match receipt {
+            Receipt::Stored => 's',
+            Receipt::Written => 'w',
+            Receipt::Seen => 't',
+            Receipt::Undeliverable => 'u',
+        };
+        to.serialize_str(&receipts.iter().map(letter).collect::<String>())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Receipt>, D::Error> {
+        let receipt = |letter| match letter {
+            'w' => Receipt::Written,
+            't' => Receipt::Seen,
+            'u' => Receipt::Undeliverable,
+            // Nothing more is known of what a newer executor says.
+            _ => Receipt::Stored,
+        };
+        Ok(String::deserialize(from)?.chars().map(receipt).collect())
+    }
 }
 
 /// One message as a line.
