@@ -27,6 +27,7 @@ pub use trust::Untrusted;
 
 use crate::client::location;
 use crate::containment::Backend;
+use crate::dialect;
 use crate::model::{Limits, ResourceLimits};
 
 /// The search path of programs where the configuration sets none.
@@ -299,6 +300,11 @@ fn default_file(uid: u32) -> Result<PathBuf, ConfigError> {
 }
 
 impl Profile {
+    /// What its sessions can do besides running, by the names of [`Features`](crate::dialect::Features).
+    pub fn features(&self) -> Vec<&'static str> {
+        dialect::find(&self.dialect).map_or_else(Vec::new, |dialect| dialect.features().names())
+    }
+
     /// Why its program cannot be started now: it is missing, not a file, or not executable. A sentence that names it.
     pub fn problem(&self) -> Option<String> {
         let program = self.program.display();

@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
 
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::containment::Placer;
 use crate::controller::Controller;
 use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
@@ -227,18 +227,10 @@ impl Sessions {
         }
     }
 
-    /// For each profile `program`, `dialect` and, where it cannot be used, `problem`.
-    pub fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+    /// The registered programs by their profiles' names.
+    pub fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
         let config = self.hub.config();
-        let profile = |(name, profile): (&String, &crate::config::Profile)| {
-            let mut facts = BTreeMap::from([
-                ("program".to_owned(), profile.program.display().to_string()),
-                ("dialect".to_owned(), profile.dialect.clone()),
-            ]);
-            facts.extend(profile.problem().map(|problem| ("problem".to_owned(), problem)));
-            (name.clone(), facts)
-        };
-        config.profiles.iter().map(profile).collect()
+        config.profiles.iter().map(|(name, profile)| (name.clone(), ProfileFacts::of(profile))).collect()
     }
 
     /// The limits in force.
@@ -322,6 +314,17 @@ impl Hub {
             Place::Removed(_) => Err(Error::Removed(run_id)),
             Place::Damaged(what) => Err(Error::Damaged { run_id, what }),
             Place::Absent => Err(Error::NotFound(run_id)),
+        }
+    }
+}
+
+impl ProfileFacts {
+    fn of(profile: &Profile) -> ProfileFacts {
+        ProfileFacts {
+            program: profile.program.display().to_string(),
+            dialect: profile.dialect.clone(),
+            features: profile.features(),
+            problem: profile.problem(),
         }
     }
 }
