@@ -55,13 +55,13 @@ impl Said {
             };
             known.unwrap_or(if whole { Receipt::Undeliverable } else { Receipt::Stored })
         };
-        let entries = dir.inbox_reader().next()?;
+        let entries = dir.inbox_reader().read_on()?;
         Ok(entries.iter().map(|e| e.as_ref().map_or(Receipt::Undeliverable, |e| receipt(&e.word))).collect())
     }
 
     /// The records that are still to be written: what was never passed on, and questions that nobody can answer any more.
     pub(super) fn last_words(&self, dir: &SessionDir, whole: bool) -> Result<Vec<Event>, Error> {
-        let entries = if whole { dir.inbox_reader().next()? } else { Vec::new() };
+        let entries = if whole { dir.inbox_reader().read_on()? } else { Vec::new() };
         let messages = entries.into_iter().flatten().filter_map(|entry| match entry.word {
             Word::Message(message) if !self.messages.contains_key(&message.request_id) => {
                 Some(Event::Message {

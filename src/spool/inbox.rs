@@ -205,7 +205,7 @@ impl InboxReader {
 
     /// The entries that were not read yet, made durable by this call; `None`: one that does not verify. A line that is
     /// being written is left for the next time.
-    pub fn next(&mut self) -> Result<Vec<Option<InboxEntry>>, SpoolError> {
+    pub fn read_on(&mut self) -> Result<Vec<Option<InboxEntry>>, SpoolError> {
         let path = self.dir.path().join(INBOX);
         if self.file.is_none() {
             self.file = self.dir.open_read(INBOX)?;
@@ -287,15 +287,15 @@ mod tests {
     fn what_was_appended_is_found_by_name_and_read_once() {
         let folder = folder();
         let mut reader = InboxReader::new(&folder.dir);
-        assert_eq!(reader.next().unwrap(), vec![]);
+        assert_eq!(reader.read_on().unwrap(), vec![]);
         let mut inbox = Inbox::open(&folder.dir, true).unwrap();
         assert!(inbox.is_empty() && !folder.file().exists(), "made at its first use");
         let (first, second) = (message("a", "one\ntwo"), answer("q1", "yes"));
         inbox.append(&first).unwrap();
-        assert_eq!(reader.next().unwrap(), vec![Some(first.clone())]);
+        assert_eq!(reader.read_on().unwrap(), vec![Some(first.clone())]);
         inbox.append(&second).unwrap();
-        assert_eq!(reader.next().unwrap(), vec![Some(second.clone())]);
-        assert_eq!(reader.next().unwrap(), vec![]);
+        assert_eq!(reader.read_on().unwrap(), vec![Some(second.clone())]);
+        assert_eq!(reader.read_on().unwrap(), vec![]);
         for inbox in [&inbox, &Inbox::open(&folder.dir, false).unwrap()] {
             assert_eq!((inbox.len(), inbox.messages()), (2, 1));
             let (at, slot) = inbox.find(&Named::Answer("q1".into())).expect("there");
@@ -314,11 +314,11 @@ mod tests {
         for length in 0..torn.len() {
             folder.write(&[&whole[..], &torn[..length]].concat());
             let mut reader = InboxReader::new(&folder.dir);
-            assert_eq!(reader.next().unwrap(), vec![Some(first.clone())], "at {length}");
+            assert_eq!(reader.read_on().unwrap(), vec![Some(first.clone())], "at {length}");
             let mut inbox = Inbox::open(&folder.dir, false).unwrap();
             assert_eq!(inbox.len(), 1, "at {length}");
             inbox.append(&third).unwrap();
-            assert_eq!(reader.next().unwrap(), vec![Some(third.clone())], "at {length}");
+            assert_eq!(reader.read_on().unwrap(), vec![Some(third.clone())], "at {length}");
             assert_eq!(Inbox::open(&folder.dir, false).unwrap().len(), 2);
         }
     }
@@ -330,10 +330,10 @@ mod tests {
         bad[..9].fill(0);
         folder.write(&[&seal(&message("a", "x")).unwrap()[..], &bad].concat());
         let mut reader = InboxReader::new(&folder.dir);
-        assert_eq!(reader.next().unwrap().len(), 1);
+        assert_eq!(reader.read_on().unwrap().len(), 1);
         let mut inbox = Inbox::open(&folder.dir, true).unwrap();
         inbox.append(&message("c", "z")).unwrap();
-        assert_eq!(reader.next().unwrap(), vec![Some(message("c", "z"))]);
+        assert_eq!(reader.read_on().unwrap(), vec![Some(message("c", "z"))]);
         // Where somebody may have read it as it was, nothing is cut off.
         folder.write(&[&seal(&message("a", "x")).unwrap()[..], &bad].concat());
         let mut inbox = Inbox::open(&folder.dir, false).unwrap();
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(inbox.find(&Named::Answer("q1".into())).map(|found| found.0), Some(2));
         let error = inbox.append(&message("d", "z")).unwrap_err();
         assert!(matches!(error, SpoolError::Damaged { .. }) && !error.to_string().contains("secret"));
-        let read = InboxReader::new(&folder.dir).next().unwrap();
+        let read = InboxReader::new(&folder.dir).read_on().unwrap();
         assert_eq!(read, vec![Some(entries[0].clone()), None, Some(entries[2].clone())]);
     }
 }

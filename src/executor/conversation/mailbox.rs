@@ -40,7 +40,7 @@ impl Mailbox {
             };
             self.again = false;
             self.reading = Some(tokio::task::spawn_blocking(move || {
-                let news = reader.next();
+                let news = reader.read_on();
                 (reader, news)
             }));
         }
