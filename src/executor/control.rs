@@ -140,6 +140,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_largest_report_is_a_line_that_is_taken() {
+        let question = OpenQuestion {
+            question: format!("q{}", u32::MAX),
+            about: crate::model::About::Permission,
+            choices: vec!["x".repeat(64); 16],
+            takes_text: true,
+            // Two bytes of JSON for each of its bytes.
+            tool: Some("\\".repeat(256)),
+            asked: u64::MAX,
+            expires: Some(u64::MAX),
+        };
+        let report = Report {
+            version: CONTROL_VERSION,
+            run_id: RunId::random(),
+            pid: u32::MAX,
+            stage: Stage::Stopping,
+            head: u64::MAX,
+            started: Some(u64::MAX),
+            progress: Progress { tool: Some("\u{1}".repeat(256)), ..Progress::default() },
+            verdict: None,
+            conversation: Some("\u{1}".repeat(256)),
+            receipts: [Receipt::Seen, Receipt::Undeliverable, Receipt::Written, Receipt::Stored].repeat(4096),
+            questions: vec![question; 16],
+            asked: u32::MAX,
+            activity_complete: false,
+            containment: None,
+        };
+        let line = encode(&report);
+        assert!(line.len() < MAX_CONTROL_LINE - 4096, "{}", line.len());
+        assert_eq!(serde_json::from_slice::<Report>(&line).expect("parses"), report);
+    }
+
+    #[test]
     fn what_a_newer_daemon_says_is_skipped() {
         let request: Request = serde_json::from_str(r#"{"request":"dance","with":1}"#).expect("parses");
         assert_eq!(request, Request::Unknown);

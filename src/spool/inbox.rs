@@ -87,6 +87,8 @@ impl Inbox {
     }
 
     fn load(&mut self, file: File, fresh: bool) -> io::Result<()> {
+        // What an earlier daemon wrote it may not have lived to make durable, and from here on it is acknowledged.
+        sync_data(&file, INBOX)?;
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
         let mut last = 0;

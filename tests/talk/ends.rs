@@ -83,3 +83,27 @@ async fn of_a_killed_executor_no_more_is_said_than_is_known() {
         assert_eq!(talk.said(run_id, "question-settled").await, ["ended q1"]);
     }
 }
+
+#[cfg(feature = "crash-points")]
+#[tokio::test]
+async fn an_executor_that_dies_right_after_it_wrote_an_answer_does_not_write_it_again() {
+    let mut talk = Talk::prepared("");
+    let mark = talk.bench.path().join("reached").display().to_string();
+    talk.bench.environment("AIROUTER_CRASH_AT", &format!("executor.answered:{mark}"));
+    talk.bench.start();
+    let (client, run_id) = talk.start("ask").await;
+    let id = asked(&client, run_id).await;
+    client.answer(run_id, &id, &choose("allow")).await.expect("is stored");
+    until("it dies", || talk.bench.path().join("reached").exists());
+    let begun = std::time::Instant::now();
+    while !client.status(run_id).await.expect("status").is_uncertain() {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    client.answer(run_id, &id, &choose("allow")).await.expect("the same");
+    assert_eq!(refusal(client.answer(run_id, &id, &choose("deny")).await), "QuestionSettled");
+    assert_eq!(client.reconcile(run_id).await.expect("reconciles").end(), Some("interrupted"));
+    client.answer(run_id, &id, &choose("allow")).await.expect("the same");
+    assert_eq!(talk.said(run_id, "question-settled").await, ["answered q1"]);
+    assert!(talk.times("answer p1 allow") <= 1);
+}

@@ -4,6 +4,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "faults")]
+mod disk;
 mod ends;
 mod messages;
 mod questions;

@@ -161,7 +161,8 @@ async fn a_message_that_races_the_end_is_taken_or_comes_back() {
             match client.steer(run_id, &format!("r{round}-{n}"), "done").await {
                 Ok(_) => stored.push(n),
                 Err(error) => {
-                    assert_eq!(error.refusal(), Some("NotRunning"), "{error}");
+                    let over = ["NotRunning", "TooManyMessages"].map(Some).contains(&error.refusal());
+                    assert!(over, "{error}");
                     break;
                 }
             }

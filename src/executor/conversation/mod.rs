@@ -148,32 +148,24 @@ impl Conversation {
         self.failure.take()
     }
 
-    /// Closes the program's standard input if its work is done and nobody has anything to say; `true` if it did. `settled`:
-    /// the program said its last word.
-    pub fn close_when_done(&mut self, settled: bool, recorder: &mut Recorder) -> bool {
+    /// Closes the program's standard input if its work is done and nobody has anything to say. `settled`: the program said
+    /// its last word.
+    pub fn close_when_done(&mut self, settled: bool, recorder: &mut Recorder) {
         let nothing_waits = self.outbox.is_open() && self.outbox.is_empty();
-        if self.stopping {
-            if nothing_waits && settled {
-                self.shut(STOPPED, recorder);
-                return true;
-            }
-            return false;
-        }
-        if !(nothing_waits && settled && self.talk.is_idle() && self.questions.is_empty()) {
+        if !(nothing_waits && settled) {
             self.looked = false;
-            return false;
-        }
-        if !self.mailbox.is_quiet() {
-            return false;
-        }
-        if !self.looked {
-            // What was stored a moment ago is not to come too late.
+        } else if self.stopping {
+            self.shut(STOPPED, recorder);
+        } else if !(self.talk.is_idle() && self.questions.is_empty()) {
+            self.looked = false;
+        } else if self.mailbox.is_quiet() {
+            match self.looked {
+                true => self.shut(FINISHED, recorder),
+                // What was stored a moment ago is not to come too late.
+                false => self.mailbox.look(),
+            }
             self.looked = true;
-            self.mailbox.look();
-            return false;
         }
-        self.shut(FINISHED, recorder);
-        true
     }
 
     /// The session is being stopped: nothing more is passed on, and nobody needs to answer.

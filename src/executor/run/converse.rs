@@ -46,13 +46,11 @@ impl Run {
     /// Closes the program's standard input when there is nothing more to say, and ends what cannot go on.
     pub(super) async fn tend_conversation(&mut self) {
         let settled = self.recorder.reading().settled;
-        let Some(conversation) = &mut self.conversation else { return };
-        let failure = conversation.failure();
-        let closed = conversation.close_when_done(settled, &mut self.recorder);
-        if closed {
-            // From here on only its exit is to come.
-            self.lingering_starts();
-        }
+        let mut failure = None;
+        self.in_conversation(|conversation, recorder| {
+            failure = conversation.failure();
+            conversation.close_when_done(settled, recorder);
+        });
         if let Some(why) = failure {
             self.begin_stop(End::Failed, Some(why)).await;
         }
@@ -60,11 +58,16 @@ impl Run {
 
     pub(super) fn in_conversation(&mut self, act: impl FnOnce(&mut Conversation, &mut Recorder)) {
         let Some(conversation) = &mut self.conversation else { return };
-        let asked = conversation.asks();
+        let (asked, open) = (conversation.asks(), conversation.is_open());
         act(conversation, &mut self.recorder);
-        if conversation.asks() != asked && self.stop.is_none() {
+        let (asks, is_open) = (conversation.asks(), conversation.is_open());
+        if asks != asked && self.stop.is_none() {
             // The program does not idle while it waits for people.
             self.quiet_starts_again();
+        }
+        if is_open != open {
+            // From here on only its exit is to come.
+            self.lingering_starts();
         }
     }
 }
