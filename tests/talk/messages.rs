@@ -179,3 +179,48 @@ async fn a_message_that_races_the_end_is_taken_or_comes_back() {
         }
     }
 }
+
+/// Sends until there is an answer, whatever becomes of the daemon.
+async fn insist(socket: &std::path::Path, run_id: RunId, id: &str) {
+    let begun = std::time::Instant::now();
+    loop {
+        if let Ok(client) = Client::connect_socket(socket).await
+            && client.steer(run_id, id, "on").await.is_ok()
+        {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{id} is never taken");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_messages_through_killed_daemons_are_each_taken_once_and_in_order() {
+    let mut talk = Talk::new();
+    let (client, run_id) = talk.start("work").await;
+    drop(client);
+    let socket = talk.bench.socket();
+    let sender = tokio::spawn(async move {
+        for n in 0..100 {
+            insist(&socket, run_id, &format!("m{n}")).await;
+        }
+    });
+    let mut kills = 0;
+    while !sender.is_finished() {
+        // At any moment of any message.
+        tokio::time::sleep(Duration::from_millis(7 + kills * 11 % 40)).await;
+        talk.bench.kill();
+        talk.bench.start();
+        kills += 1;
+    }
+    sender.await.expect("all are sent");
+    let client = talk.bench.client().await;
+    for n in 0..100 {
+        receipt(&client, run_id, &format!("m{n}"), "on", Receipt::Seen).await;
+    }
+    client.steer(run_id, "last", "done").await.expect("is stored");
+    assert_eq!(ended(&client, run_id).await.end(), Some("completed"));
+    let heard: Vec<String> = talk.heard().into_iter().filter(|heard| heard.ends_with("  on")).collect();
+    let wanted: Vec<String> = (0..100).map(|n| format!("steer m{n}  on")).collect();
+    assert_eq!(heard, wanted, "after {kills} kills");
+}
