@@ -266,7 +266,7 @@ impl Conversation {
         }
         let mut deeds = Vec::new();
         self.talk.message(message, &mut deeds);
-        self.perform(deeds, recorder);
+        self.perform_from(deeds, recorder.offset(), recorder);
     }
 
     fn answer(&mut self, id: String, answer: &Answer, recorder: &mut Recorder) {
@@ -285,6 +285,12 @@ impl Conversation {
 
     /// Does what a talk wants by itself.
     fn perform(&mut self, deeds: Vec<Deed>, recorder: &mut Recorder) {
+        self.perform_from(deeds, 0, recorder);
+    }
+
+    /// Does what a talk wants: nothing is written before the journal is durable up to `after`, and no message before its
+    /// own record is.
+    fn perform_from(&mut self, deeds: Vec<Deed>, after: u64, recorder: &mut Recorder) {
         for deed in deeds {
             match deed {
                 // It comes back when the session ends.
@@ -292,7 +298,7 @@ impl Conversation {
                 Deed::Write { line, message: Some(id) } => {
                     self.write(line, Carries::Message(id), recorder.offset());
                 }
-                Deed::Write { line, message: None } => self.write(line, Carries::Nothing, 0),
+                Deed::Write { line, message: None } => self.write(line, Carries::Nothing, after),
                 deed => self.note(deed, recorder),
             }
         }
