@@ -134,8 +134,10 @@ mod claude;
 mod codex;
 mod codex_app;
 mod gemini;
+mod hearing;
 mod json;
 mod jsonl;
+mod jsonl_talk;
 pub mod launch;
 mod ledger;
 mod limit;
@@ -143,16 +145,19 @@ mod opencode;
 mod pi;
 pub mod talk;
 
+pub use hearing::unable_to_hear;
 pub use launch::{Capture, Launch, Occasion, Stdin, Unable};
 pub use talk::{Deed, Opening, Talk};
 
 /// The names of all dialects.
-pub const NAMES: [&str; 8] = ["jsonl", "codex", "codex-app", "claude", "pi", "pi-rpc", "gemini", "opencode"];
+pub const NAMES: [&str; 9] =
+    ["jsonl", "jsonl-talk", "codex", "codex-app", "claude", "pi", "pi-rpc", "gemini", "opencode"];
 
 /// The dialect of that name.
 pub fn find(name: &str) -> Option<&'static dyn Dialect> {
     match name {
         "jsonl" => Some(&jsonl::Jsonl),
+        "jsonl-talk" => Some(&jsonl_talk::JsonlTalk),
         "codex" => Some(&codex::Codex),
         "codex-app" => Some(&codex_app::CodexApp),
         "claude" => Some(&claude::Claude),

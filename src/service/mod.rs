@@ -14,6 +14,7 @@
 //! | `examine` | what lock, claim, journal and outcome say of a session that no connection speaks for |
 //! | `link` | the connection to an executor |
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
+//! | `said` | what a journal tells of messages and questions |
 //! | `reading` | pages, follow, subscriptions |
 //! | `listing` | the list of sessions |
 //! | `talking` | messages and answers to a session: the inbox |
@@ -30,6 +31,7 @@ mod listing;
 mod live;
 mod reading;
 mod recover;
+mod said;
 mod slots;
 mod talking;
 mod unstarted;
@@ -343,7 +345,8 @@ impl WaitFor {
         let over = matches!(status.state, State::Finished | State::ReconciliationRequired);
         match self {
             WaitFor::Started => over || status.started.is_some(),
-            WaitFor::Attention | WaitFor::Finished => over,
+            WaitFor::Attention => over || !status.questions.is_empty(),
+            WaitFor::Finished => over,
         }
     }
 }
