@@ -93,6 +93,7 @@ pub(super) fn plan(config: &Config, submission: &Submission, containment: Backen
         idle_seconds: submission.idle_seconds.or(profile.idle_seconds),
         start_seconds: submission.start_seconds.or(profile.start_seconds),
         lease_seconds: config.lease_seconds,
+        question_seconds: config.question_seconds,
         leave_descendants: submission.leave_descendants,
     })
 }

@@ -14,6 +14,7 @@
 //! | `examine` | what lock, claim, journal and outcome say of a session that no connection speaks for |
 //! | `link` | the connection to an executor |
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
+//! | `said` | what a journal tells of messages and questions |
 //! | `reading` | pages, follow, subscriptions |
 //! | `listing` | the list of sessions |
 //! | `talking` | messages and answers to a session: the inbox |
@@ -30,6 +31,7 @@ mod listing;
 mod live;
 mod reading;
 mod recover;
+mod said;
 mod slots;
 mod talking;
 mod unstarted;
@@ -46,11 +48,12 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
 
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::containment::Placer;
 use crate::controller::Controller;
 use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
 use crate::spool::{Place, Spool};
+use crate::upgrade::Installed;
 use blocking::blocking;
 use live::{Command, Live};
 use slots::Slots;
@@ -68,6 +71,8 @@ struct Hub {
     controller: Box<dyn Controller>,
     executor: ExecutorProgram,
     placer: Placer,
+    /// Absent where the system does not show the running program.
+    installed: Option<Installed>,
     slots: Arc<Slots>,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
     admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
@@ -107,6 +112,7 @@ impl Sessions {
             controller,
             executor,
             placer,
+            installed: Installed::of_this_process().ok(),
             live: Mutex::default(),
             admissions: Mutex::default(),
             changes: broadcast::channel(4096).0,
@@ -225,18 +231,17 @@ impl Sessions {
         }
     }
 
-    /// For each profile `program`, `dialect` and, where it cannot be used, `problem`.
-    pub fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+    /// Whether another program stands where this daemon was started from: a restart is due. Sessions outlive it.
+    pub async fn upgrade_pending(&self) -> bool {
+        let hub = self.hub.clone();
+        let look = move || Ok(hub.installed.as_ref().is_some_and(Installed::differs));
+        blocking(look).await.unwrap_or(false)
+    }
+
+    /// The registered programs by their profiles' names.
+    pub fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
         let config = self.hub.config();
-        let profile = |(name, profile): (&String, &crate::config::Profile)| {
-            let mut facts = BTreeMap::from([
-                ("program".to_owned(), profile.program.display().to_string()),
-                ("dialect".to_owned(), profile.dialect.clone()),
-            ]);
-            facts.extend(profile.problem().map(|problem| ("problem".to_owned(), problem)));
-            (name.clone(), facts)
-        };
-        config.profiles.iter().map(profile).collect()
+        config.profiles.iter().map(|(name, profile)| (name.clone(), ProfileFacts::of(profile))).collect()
     }
 
     /// The limits in force.
@@ -324,12 +329,24 @@ impl Hub {
     }
 }
 
+impl ProfileFacts {
+    fn of(profile: &Profile) -> ProfileFacts {
+        ProfileFacts {
+            program: profile.program.display().to_string(),
+            dialect: profile.dialect.clone(),
+            features: profile.features(),
+            problem: profile.problem(),
+        }
+    }
+}
+
 impl WaitFor {
     fn holds(self, status: &Status) -> bool {
         let over = matches!(status.state, State::Finished | State::ReconciliationRequired);
         match self {
             WaitFor::Started => over || status.started.is_some(),
-            WaitFor::Attention | WaitFor::Finished => over,
+            WaitFor::Attention => over || !status.questions.is_empty(),
+            WaitFor::Finished => over,
         }
     }
 }
