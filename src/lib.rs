@@ -15,8 +15,8 @@
 //! - [`service`] is admission, queue, driver pool, cancel, reconcile, recovery, reading. It knows no transport.
 //! - [`bus`] is the D-Bus face: the user's bus and the private socket, and who may use them.
 //! - [`client`] is for application processes, and for `sessionctl`.
-//! - [`config`] is the configuration; [`program`] finds our own programs; [`daemon`] and `cli` put the programs
-//!   together.
+//! - [`config`] is the configuration; [`program`] finds our own programs, and [`upgrade`] tells when another one was
+//!   installed; [`daemon`] and `cli` put the programs together.
 //! - [`crash`] names the places at which tests kill a process.
 //!
 //! With `default-features = false, features = ["client"]` there are only [`model`] and [`client`].
@@ -50,3 +50,5 @@ pub mod schema;
 pub mod service;
 #[cfg(feature = "daemon")]
 pub mod spool;
+#[cfg(feature = "daemon")]
+pub mod upgrade;

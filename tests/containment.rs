@@ -11,7 +11,7 @@ use airouter_sessiond::model::RunId;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::cgroup::Scratch;
-use support::{Bench, PATIENCE, lives, tree, until};
+use support::{Bench, PATIENCE, lives, tree, until, virtual_machine};
 
 const GRACE: &str = "[limits]\ngrace_ms = 300\n";
 
@@ -228,6 +228,69 @@ async fn sessions_in_a_cgroup_outlive_the_daemon_and_are_adopted() {
     assert_eq!((status.end(), &status.json()["containment"]), (Some("completed"), &"cgroup".into()));
     assert_eq!(bench.read("starts").lines().count(), 1);
     until("no session's cgroup is left", || sessions_in(&scratch).is_empty());
+}
+
+/// The kernel's count tells it from a kill by anybody else; the service and the others do not notice.
+#[tokio::test]
+async fn a_session_that_takes_all_its_memory_is_out_of_memory_and_the_others_live() {
+    let Some(scratch) = Scratch::new("memory") else { return };
+    if !scratch.has("memory") {
+        return virtual_machine::run(
+            "a_session_that_takes_all_its_memory_is_out_of_memory_and_the_others_live",
+        );
+    }
+    let bench = with_cgroup(&scratch, GRACE);
+    let client = bench.client().await;
+    let other = bench.script("echo $$ >other; until [ -e go ]; do sleep 0.02; done");
+    client.submit(&other, None).await.expect("submits");
+    let limited = |script: &str| {
+        let mut submission = bench.script(script);
+        submission.limits.memory_max = Some(32 << 20);
+        submission
+    };
+    // The main process itself; a part of the answer was printed before.
+    let all = "echo '{\"type\":\"result\",\"text\":\"half\"}'; exec tail /dev/zero";
+    let (run_id, status) = bench.run_submission(&limited(all), None).await;
+    assert_eq!(
+        (status.end(), status.number("exit-signal")),
+        (Some("out-of-memory"), Some(9)),
+        "{:?}",
+        status.json()
+    );
+    assert!(status.text("error").contains("its limit is 33554432 bytes"), "{}", status.text("error"));
+    assert_eq!(status.json()["activity-complete"], true);
+    let unenforced =
+        bench.events(run_id).await.into_iter().find(|event| event.details.contains_key("limits"));
+    assert_eq!(unenforced.map(|event| event.details), None);
+    // A tool of it: the program lives, and says what it makes of that.
+    let (_, status) = bench.run_submission(&limited("tail /dev/zero; echo $? >code; exit 0"), None).await;
+    assert_eq!((status.end(), bench.read("code").trim()), (Some("completed"), "137"), "{:?}", status.json());
+    // Without the limit's help, a kill is a kill.
+    let (_, status) = bench.run_submission(&limited("kill -9 $$"), None).await;
+    assert_eq!(status.end(), Some("killed"), "{:?}", status.json());
+    assert!(lives(&bench.read("other")));
+    bench.write("go", "");
+    let status = client.wait(other.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"));
+}
+
+/// The same for tasks: a fork bomb stays in its session.
+#[tokio::test]
+async fn a_session_forks_no_further_than_its_limit() {
+    let Some(scratch) = Scratch::new("tasks") else { return };
+    if !scratch.has("pids") {
+        return virtual_machine::run("a_session_forks_no_further_than_its_limit");
+    }
+    let bench = with_cgroup(&scratch, GRACE);
+    let mut submission =
+        bench.script("n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 600 & done 2>errors; echo $n >counted");
+    submission.limits.tasks_max = Some(20);
+    let (run_id, status) = bench.run_submission(&submission, None).await;
+    assert!(!bench.read("errors").is_empty(), "{:?}", status.json());
+    assert_eq!(status.json().get("leftovers"), None, "{:?}", status.json());
+    assert!(!session_cgroup(&scratch, run_id).exists() || sessions_in(&scratch).is_empty());
+    let (_, status) = bench.run("true").await;
+    assert_eq!(status.end(), Some("completed"));
 }
 
 #[test]

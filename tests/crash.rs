@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use airouter_sessiond::client::{Delivery, FollowOptions, WaitFor};
 use nix::sys::signal::Signal;
-use support::{Bench, PATIENCE, lives, until};
+use support::{Bench, PATIENCE, executor_of, lives, until};
 
 /// A program that prints 10 000 numbered lines, the same into a file, over about two seconds.
 const TEN_THOUSAND: &str = r#"echo $$ >>starts
@@ -130,11 +130,6 @@ async fn a_killed_executor_is_uncertain_until_somebody_reconciles() {
 }
 
 /// The parent of a session's main process.
-fn executor_of(main: &str) -> i32 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", main.trim())).expect("it lives");
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok()).expect("has a parent")
-}
-
 #[tokio::test]
 async fn a_stopped_daemon_is_not_dead_and_nothing_is_lost_meanwhile() {
     let mut bench = Bench::new();

@@ -148,6 +148,7 @@ fn two_way_dialects_say_so() {
         if TWO_WAY.contains(&name) {
             let features = dialect.features();
             assert!(two_way && features.steer && features.follow_up && features.questions, "{name}");
+            assert!(dialect.check_input(Some(b"\xff x")).is_err(), "{name}");
             assert!(dialect.check_input(None).is_err() && dialect.check_input(Some(b"x")).is_ok(), "{name}");
         }
     }
@@ -474,6 +475,25 @@ fn claude_tells_what_became_of_messages() {
 }
 
 #[test]
+fn claude_is_not_done_while_something_runs_in_the_background() {
+    let mut run = Run::prompt("claude-stream", "do it");
+    let prompt = run.last()["uuid"].clone();
+    let tasks =
+        |tasks: &[&str]| json!({"type": "system", "subtype": "background_tasks_changed", "tasks": tasks});
+    run.hear(&[lifecycle(&prompt, "started"), claude_init(), tasks(&["t"]), claude_result()]);
+    run.heard(&lifecycle(&prompt, "completed"));
+    assert!(run.reader.reading().settled && !run.talk.is_idle());
+    run.hear(&[json!({"type": "system", "subtype": "task_notification"}), tasks(&[])]);
+    assert!(run.reader.reading().settled && !run.talk.is_idle(), "its turn is about to begin");
+    run.hear(&[claude_init(), claude_result()]);
+    assert!(run.is_over());
+    run.heard(&tasks(&["t"]));
+    assert!(!run.talk.is_idle());
+    run.act(|talk, deeds| talk.interrupt(deeds));
+    assert!(run.talk.is_idle());
+}
+
+#[test]
 fn versions_that_repeat_messages_tell_it_so() {
     let mut run = Run::prompt("claude-stream", "do it");
     let prompt = run.last()["uuid"].clone();
@@ -770,7 +790,8 @@ fn one_way_families_name_what_they_get() {
     assert!(refused.contains("jsonl-talk"), "{refused}");
     let odd = Occasion { conversation: Some("--last"), ..Occasion::default() };
     for name in airouter_sessiond::dialect::NAMES {
-        assert!(arguments(name, &odd).is_err(), "{name}");
+        // It says so in its first line.
+        assert_eq!(arguments(name, &odd).is_err(), name != "jsonl-talk", "{name}");
         assert_eq!(arguments(name, &Occasion::default()).expect(name), ["own", "more"]);
     }
 }
@@ -782,6 +803,7 @@ fn what_cannot_work_is_refused() {
         assert!(check(name, Some(b" \n")).is_err() && check(name, None).is_ok(), "{name}");
         assert!(check(name, Some(b"- x")).is_ok(), "{name}");
     }
+    assert!(check("codex", Some(b"\xff x")).is_err() && check("codex", Some(b"\xff\xfex\0")).is_ok());
     let large = "ä".repeat(1 << 20).into_bytes();
     for name in ["codex", "codex-app"] {
         assert!(check(name, Some(&large)).is_ok(), "{name}");

@@ -63,10 +63,15 @@ mod unit {
 
     impl Unit {
         pub fn start(bench: &Bench) -> Unit {
+            Unit::start_with(bench, &[])
+        }
+
+        pub fn start_with(bench: &Bench, properties: &[&str]) -> Unit {
             let name = format!("sessiond-test-{}", bench.path().file_name().expect("a name").display());
             let name = name.replace('.', "-");
             let output = Command::new("systemd-run")
                 .args(["--user", "--quiet", "-p", "Type=notify", &format!("--unit={name}")])
+                .args(properties.iter().flat_map(|property| ["-p", property]))
                 .arg("-p")
                 .arg(format!("StandardError=append:{}", bench.path().join("daemon.log").display()))
                 .arg(program("airouter-sessiond"))
@@ -264,6 +269,43 @@ mod inside {
         assert!(is_active(&scope(run_id)), "an operator sees it, and can stop it");
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("signals");
         until("the scope is gone with it", || !is_active(&scope(run_id)));
+    }
+
+    /// An account without privileges, and the cgroup that the manager gave its unit.
+    #[tokio::test]
+    #[ignore = "runs in a user session, started by the outer tests"]
+    async fn sessions_live_in_the_delegated_cgroup_of_the_unit_and_outlive_its_restart() {
+        let delegated = || {
+            let bench = Bench::prepared(&format!("containment = \"cgroup\"\n{GRACE}"));
+            let unit = Unit::start_with(&bench, &["Delegate=yes", "KillMode=process"]);
+            (bench, unit)
+        };
+        let (bench, unit) = delegated();
+        tree::is_stopped(&bench, "cgroup").await;
+        drop(unit);
+        let (bench, unit) = delegated();
+        tree::outlives_its_executor(&bench).await;
+        drop(unit);
+        let (bench, unit) = delegated();
+        let submission = bench.script("echo $$ >>starts; until [ -e go ]; do sleep 0.02; done; echo '{}'");
+        let run_id = submission.run_id();
+        started(&bench, &submission).await;
+        until("it runs", || bench.read("starts").ends_with('\n'));
+        let cgroup =
+            fs::read_to_string(format!("/proc/{}/cgroup", bench.read("starts").trim())).expect("lives");
+        assert!(
+            cgroup.trim_end().ends_with(&format!("/{}.service/exec-{run_id}/payload", unit.name)),
+            "{cgroup}"
+        );
+        for round in 0..2 {
+            assert!(systemctl(&["restart", &unit.name]).status.success(), "{}", bench.log());
+            let status = bench.client().await.status(run_id).await.expect("known");
+            assert_eq!(status.state(), "driving", "round {round}: {:?}", status.json());
+        }
+        bench.write("go", "");
+        let status = ended(&bench, run_id).await;
+        assert_eq!(status.end(), Some("completed"), "{:?}", status.json());
+        assert_eq!(bench.read("starts").lines().count(), 1, "started once");
     }
 
     #[tokio::test]

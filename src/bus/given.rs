@@ -208,9 +208,9 @@ impl Keys {
         Keys { left: dict.0, known: Vec::new(), prefix: prefix.into(), submission: true }
     }
 
-    /// The keys of another argument.
-    pub fn of_argument(dict: GivenDict) -> Self {
-        Keys { left: dict.0, known: Vec::new(), prefix: String::new(), submission: false }
+    /// The keys of another argument, with `prefix` before each in messages.
+    pub fn of_argument(dict: GivenDict, prefix: &'static str) -> Self {
+        Keys { left: dict.0, known: Vec::new(), prefix: prefix.to_owned(), submission: false }
     }
 
     /// A refusal of `key`.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::BusError;
 use super::descriptor::{READ_TIME, Unread, read_descriptor};
 use super::given::{Given, GivenDict, Keys};
-use crate::model::{Binding, InvalidSubmission, Limits, Recovery, ResourceLimits, RunId, Submission};
+use crate::model::{Answer, Binding, InvalidSubmission, Limits, Recovery, ResourceLimits, RunId, Submission};
 use crate::service::{Filter, FollowOptions, SubmitRequest, SubmittedAttachment, WaitFor};
 
 /// A submission whose input and attachments may still have to be read.
@@ -219,7 +219,7 @@ fn refused(key: &str, error: &Unread, most: u64, limit: &str) -> BusError {
 
 /// Reads the dictionary of `List`.
 pub fn filter(dict: GivenDict) -> Result<Filter, BusError> {
-    let mut keys = Keys::of_argument(dict);
+    let mut keys = Keys::of_argument(dict, "");
     let filter = Filter {
         state: keys.word("state", "queued, accepted, driving, finished, reconciliation-required")?,
         phase: keys.word("phase", "pending, running, complete, failed, cancelled")?,
@@ -239,7 +239,7 @@ pub fn filter(dict: GivenDict) -> Result<Filter, BusError> {
 
 /// Reads the options of `Follow`: `raw` (default false) and `live` (default true).
 pub fn follow_options(dict: GivenDict) -> Result<FollowOptions, BusError> {
-    let mut keys = Keys::of_argument(dict);
+    let mut keys = Keys::of_argument(dict, "");
     let options = FollowOptions {
         raw: keys.boolean("raw")?.unwrap_or(false),
         replay_only: !keys.boolean("live")?.unwrap_or(true),
@@ -250,7 +250,15 @@ pub fn follow_options(dict: GivenDict) -> Result<FollowOptions, BusError> {
 
 /// Reads the options of `Subscribe`, which has none in this version.
 pub fn subscribe_options(dict: GivenDict) -> Result<(), BusError> {
-    Keys::of_argument(dict).finish()
+    Keys::of_argument(dict, "").finish()
+}
+
+/// Reads the dictionary of `Answer`: `choice` and `text`. Whether they fit the question is the service's to say.
+pub fn answer(dict: GivenDict) -> Result<Answer, BusError> {
+    let mut keys = Keys::of_argument(dict, "answer.");
+    let answer = Answer { choice: keys.text("choice")?, text: keys.text("text")? };
+    keys.finish()?;
+    Ok(answer)
 }
 
 /// Reads the condition of `Wait`.
@@ -471,6 +479,16 @@ mod tests {
         let options =
             follow_options(given(&HashMap::from([("live", Variant::from(false))])).unwrap()).unwrap();
         assert_eq!(options, FollowOptions { raw: false, replay_only: true });
+        let read = answer(given(&HashMap::from([("choice", Variant::from("allow"))])).unwrap()).unwrap();
+        assert_eq!(read, Answer { choice: Some("allow".into()), text: None });
+        assert_eq!(answer(given(&HashMap::new()).unwrap()).unwrap(), Answer::default());
+        for (key, value, text) in [
+            ("colour", Variant::from("red"), "answer.colour: is no known key; known are choice, text"),
+            ("text", Variant::from(true), "answer.text: must be s (text), and is b (true or false)"),
+        ] {
+            let refused = answer(given(&HashMap::from([(key, value)])).unwrap()).unwrap_err();
+            assert_eq!(refused.to_string(), format!("InvalidArgument: {text}"));
+        }
         let unknown = given(&HashMap::from([("speed", Variant::from(1_u8))])).unwrap();
         assert_eq!(
             subscribe_options(unknown).unwrap_err().to_string(),

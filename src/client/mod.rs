@@ -64,7 +64,7 @@ pub use status::SessionStatus;
 pub use subscription::{Delivery, Record, Subscription};
 
 use self::variant::{Dictionary, texts_to_variant, to_dictionary, to_object};
-use crate::model::{RunId, Submission};
+use crate::model::{Answer, MessageStatus, RunId, Submission};
 
 /// The service's name on the user's bus.
 pub const BUS_NAME: &str = "org.airouter.Sessions1";
@@ -242,6 +242,75 @@ impl Client {
         self.ask_status("Reconcile", &run_id.to_string()).await
     }
 
+    /// Tells a session's program something, as soon as it can take it. When this returns, the message would survive a power
+    /// loss; the receipt says how far it is known to have come.
+    ///
+    /// `request_id` is your own stable name of the message: the same again is the same message for ever, so a call whose
+    /// reply was lost is made again as it is, and a later one tells how far the message has come meanwhile.
+    ///
+    /// ```no_run
+    /// # use airouter_sessiond::client::{Client, Error};
+    /// # use airouter_sessiond::model::{Receipt, RunId};
+    /// # async fn example(client: &Client, run_id: RunId) -> Result<(), Error> {
+    /// let sent = client.steer(run_id, "note-7", "Leave the tests alone").await?;
+    /// if sent.receipt == Receipt::Undeliverable {
+    ///     println!("the program never took {}", sent.request_id);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The service refuses it (`MessageChanged`, `NotRunning`, `TooManyMessages`, `Unsupported`, …), or the connection
+    /// was lost.
+    pub async fn steer(&self, run_id: RunId, request_id: &str, text: &str) -> Result<MessageStatus, Error> {
+        self.send("Steer", run_id, request_id, text).await
+    }
+
+    /// The same as [`Client::steer`], to be read when the program's running turn is over.
+    ///
+    /// # Errors
+    /// As [`Client::steer`].
+    pub async fn follow_up(
+        &self,
+        run_id: RunId,
+        request_id: &str,
+        text: &str,
+    ) -> Result<MessageStatus, Error> {
+        self.send("FollowUp", run_id, request_id, text).await
+    }
+
+    /// Answers a question of a session's program. When this returns, the answer would survive a power loss; the same again
+    /// changes nothing, so a call whose reply was lost is made again as it is.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use airouter_sessiond::client::{Client, Error, WaitFor};
+    /// # use airouter_sessiond::model::{Answer, RunId};
+    /// # async fn example(client: &Client, run_id: RunId) -> Result<(), Error> {
+    /// let status = client.wait(run_id, WaitFor::Attention, Duration::ZERO).await?.typed()?;
+    /// for question in &status.questions {
+    ///     let answer = Answer { choice: question.choices.first().cloned(), text: None };
+    ///     client.answer(run_id, &question.question, &answer).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The service refuses it (`InvalidArgument`: it does not fit the question; `QuestionSettled`, `UnknownQuestion`, …), or
+    /// the connection was lost.
+    pub async fn answer(&self, run_id: RunId, question: &str, answer: &Answer) -> Result<(), Error> {
+        let Value::Object(answer) = serde_json::to_value(answer).map_err(Error::answer)? else {
+            return Err(Error::answer("an answer is not an object"));
+        };
+        let body = (run_id.to_string(), carriable("question", question)?, to_dictionary(&answer));
+        if let Some(Value::String(text)) = answer.get("text") {
+            carriable("answer.text", text)?;
+        }
+        self.ask("Answer", &body).await
+    }
+
     /// The service's properties, as JSON, by their names: `Version`, `InterfaceVersion`, `Profiles`, `Limits`, ….
     ///
     /// # Errors
@@ -260,6 +329,18 @@ impl Client {
         Subscription::new(self.reconnect().await?, run_id, cursor).await
     }
 
+    async fn send(
+        &self,
+        method: &str,
+        run_id: RunId,
+        request_id: &str,
+        text: &str,
+    ) -> Result<MessageStatus, Error> {
+        let body = (run_id.to_string(), carriable("request_id", request_id)?, carriable("text", text)?);
+        let status: WireDictionary = self.ask(method, &body).await?;
+        serde_json::from_value(Value::Object(to_object(status))).map_err(Error::answer)
+    }
+
     async fn ask_status(&self, method: &str, run_id: &str) -> Result<SessionStatus, Error> {
         let status: WireDictionary = self.ask(method, &(run_id,)).await?;
         Ok(SessionStatus::from_json(to_object(status)))
@@ -275,6 +356,17 @@ impl Client {
 
     async fn call<B: Serialize + DynamicType>(&self, method: &str, body: &B) -> Result<Message, Error> {
         self.call_on(INTERFACE, method, body).await
+    }
+}
+
+/// The text, which D-Bus carries only without a NUL.
+fn carriable<'a>(argument: &str, text: &'a str) -> Result<&'a str, Error> {
+    match text.contains('\0') {
+        false => Ok(text),
+        true => Err(Error::Refused {
+            name: "InvalidArgument".to_owned(),
+            text: format!("{argument}: has a NUL character, which D-Bus does not carry; leave it out"),
+        }),
     }
 }
 

@@ -23,6 +23,8 @@ const MAX_FILE: u64 = 1 << 20;
 const MAX_PROFILE_NAME: usize = 64;
 /// The longest deadline, idle and start limit: a leap year, in seconds, as for submissions.
 const MAX_SECONDS: u64 = 366 * 24 * 3600;
+/// How long a question waits for an answer where the configuration does not say: a day, in seconds.
+const QUESTION_SECONDS: u64 = 24 * 3600;
 
 const BUS_MODES: [(&str, BusMode); 3] =
     [("auto", BusMode::Auto), ("off", BusMode::Off), ("required", BusMode::Required)];
@@ -44,6 +46,7 @@ struct File {
     allow_root: Option<Given>,
     on_stop: Option<Given>,
     lease_seconds: Option<Given>,
+    question_seconds: Option<Given>,
     application: Option<Given>,
     host: Option<Given>,
     containment: Option<Given>,
@@ -184,6 +187,10 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
         lease_seconds: file
             .lease_seconds
             .checked("lease_seconds", |given, key| given.number(key, 3, MAX_SECONDS))?,
+        question_seconds: file
+            .question_seconds
+            .checked("question_seconds", |given, key| given.number(key, 0, MAX_SECONDS))?
+            .map_or(Some(QUESTION_SECONDS), |seconds| (seconds > 0).then_some(seconds)),
         application: file.application.checked("application", Given::text)?.unwrap_or_default(),
         host: file.host.checked("host", Given::text)?.unwrap_or_else(host_name),
         limits: resolve_limits(file.limits.table("limits")?)?,

@@ -24,6 +24,8 @@ use crate::model::{Leftover, ResourceLimits, RunId};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
     value: String,
+    /// The value may go on: any attempt of the session.
+    open: bool,
 }
 
 impl Marker {
@@ -32,7 +34,16 @@ impl Marker {
 
     /// The marker of one attempt of a session; `epoch` is its journal's.
     pub fn new(run_id: RunId, epoch: &str) -> Marker {
-        Marker { value: format!("{run_id}:{epoch}") }
+        Marker { value: format!("{run_id}:{epoch}"), open: false }
+    }
+
+    /// What the markers of all attempts of a session have in common; to search by, never to be carried.
+    pub fn of_any_attempt(run_id: RunId) -> Marker {
+        Marker { value: format!("{run_id}:"), open: true }
+    }
+
+    fn names(&self, entry: &[u8], item: &[u8]) -> bool {
+        if self.open { item.starts_with(entry) } else { item == entry }
     }
 
     fn entry(&self) -> Vec<u8> {
@@ -76,7 +87,8 @@ impl ProcessGroup {
             return Ok(descendants(&all, me));
         }
         let entry = self.marker.entry();
-        Ok(all.into_iter().filter(|p| p.pid != me && procfs::environment_holds(p.pid, &entry)).collect())
+        let carries = |pid| procfs::environment_holds(pid, |item| self.marker.names(&entry, item));
+        Ok(all.into_iter().filter(|p| p.pid != me && carries(p.pid)).collect())
     }
 }
 

@@ -55,11 +55,11 @@ fn parse_stat(stat: &str) -> Option<Process> {
     Some(Process { pid, parent, command: stat[open + 1..close].to_owned(), started })
 }
 
-/// Whether the environment that the process was started with holds this entry. Other accounts' processes cannot be
+/// Whether the environment that the process was started with holds such an entry. Other accounts' processes cannot be
 /// read, and are none of ours.
-pub(super) fn environment_holds(pid: i32, entry: &[u8]) -> bool {
+pub(super) fn environment_holds(pid: i32, is_such: impl Fn(&[u8]) -> bool) -> bool {
     fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environment| environment.split(|&byte| byte == 0).any(|item| item == entry))
+        .is_ok_and(|environment| environment.split(|&byte| byte == 0).any(is_such))
 }
 
 #[cfg(test)]

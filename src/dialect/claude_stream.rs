@@ -8,6 +8,8 @@
 //!   is always the next turn.
 //! - `can_use_tool` asks for a permission. The tool `AskUserQuestion` asks in the same way: the answers are added to its
 //!   input. `control_cancel_request` takes a question back.
+//! - What runs in the background begins a turn of its own when it ends. Until then the program goes on, whether its standard
+//!   input is open or not; open, it can be steered and asks.
 //! - An interrupt ends the turn, and what is queued would run next: it is cancelled first.
 
 use std::collections::HashMap;
@@ -85,7 +87,7 @@ impl Dialect for ClaudeStream {
     }
 
     fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
-        super::launch::needs_words(self.name(), input.unwrap_or_default())
+        super::launch::needs_text(self.name(), input)
     }
 
     fn talk(&self, _arguments: &[String]) -> Option<Box<dyn Talk>> {
@@ -113,6 +115,10 @@ struct ClaudeTalk {
     surveys: HashMap<String, OpenSurvey>,
     /// The program tells what becomes of messages.
     has_lifecycle: bool,
+    /// Something runs in the background.
+    background: bool,
+    /// Something in the background ended, and the turn that it begins is to come.
+    expects_turn: bool,
     /// Control requests of ours so far.
     requests: u64,
     closed: bool,
@@ -159,7 +165,20 @@ impl Talk for ClaudeTalk {
     fn heard(&mut self, line: &[u8], deeds: &mut Vec<Deed>) {
         let Some(glance) = Glance::at(line) else { return };
         match glance.kind() {
-            Some("result") => self.turn_ended(),
+            Some("result") => {
+                self.expects_turn = false;
+                self.turn_ended();
+            }
+            Some("system") => match glance.subtype() {
+                Some("init") => self.expects_turn = false,
+                Some("task_notification") => self.expects_turn = true,
+                Some("background_tasks_changed") => {
+                    let tasks =
+                        glance.whole().and_then(|line| Some(line.value().get("tasks")?.as_array()?.len()));
+                    self.background = tasks.is_some_and(|tasks| tasks > 0);
+                }
+                _ => {}
+            },
             Some("user") if !glance.is_replay() => {}
             Some("command_lifecycle" | "control_request" | "control_cancel_request" | "user") => {
                 if let Some(line) = glance.whole() {
@@ -216,7 +235,8 @@ impl Talk for ClaudeTalk {
     }
 
     fn is_idle(&self) -> bool {
-        self.sent.is_empty() && self.questions.is_empty()
+        let goes_on = !self.closed && (self.background || self.expects_turn);
+        self.sent.is_empty() && self.questions.is_empty() && !goes_on
     }
 
     fn close(&mut self, _deeds: &mut Vec<Deed>) {

@@ -80,7 +80,16 @@ impl Dialect for Codex {
     }
 
     fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
-        input.map_or(Ok(()), |input| check_input(self.name(), input))
+        let Some(input) = input else { return Ok(()) };
+        let utf16 = input.starts_with(b"\xff\xfe") || input.starts_with(b"\xfe\xff");
+        if !utf16 && std::str::from_utf8(input).is_err() {
+            return Err(Unable {
+                dialect: self.name(),
+                what: "input that is not UTF-8",
+                instead: "convert it",
+            });
+        }
+        check_input(self.name(), input)
     }
 
     fn interrupt(&self) -> Interrupt {

@@ -66,6 +66,7 @@ impl Dialect for CodexApp {
     }
 
     fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        launch::needs_text(self.name(), input)?;
         check_input(self.name(), input.unwrap_or_default())
     }
 

@@ -10,6 +10,7 @@ use super::json::{Line, parse_object, text};
 struct Head {
     #[serde(rename = "type")]
     kind: Option<String>,
+    subtype: Option<String>,
     method: Option<String>,
     id: Option<Value>,
     #[serde(rename = "isReplay")]
@@ -41,6 +42,7 @@ impl<'a> Glance<'a> {
         let word = |key| text(line.value(), key).map(str::to_owned);
         let head = Head {
             kind: word("type"),
+            subtype: word("subtype"),
             method: word("method"),
             id: line.value().get("id").cloned(),
             replay: flag("isReplay"),
@@ -52,6 +54,11 @@ impl<'a> Glance<'a> {
     /// Its `type`.
     pub fn kind(&self) -> Option<&str> {
         self.head.kind.as_deref()
+    }
+
+    /// Its `subtype`.
+    pub fn subtype(&self) -> Option<&str> {
+        self.head.subtype.as_deref()
     }
 
     /// Its `method`.

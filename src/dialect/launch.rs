@@ -153,6 +153,18 @@ pub(super) fn needs_words(dialect: &'static str, input: &[u8]) -> Result<(), Una
     Ok(())
 }
 
+/// The check of an input that is said in a conversation: in a line of JSON, and first.
+///
+/// # Errors
+/// There is none, or it is not UTF-8.
+pub(super) fn needs_text(dialect: &'static str, input: Option<&[u8]>) -> Result<(), Unable> {
+    let input = input.unwrap_or_default();
+    if std::str::from_utf8(input).is_err() {
+        return Err(Unable { dialect, what: "input that is not UTF-8", instead: "convert it" });
+    }
+    needs_words(dialect, input)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -168,8 +168,10 @@ mod codex_asks;
 mod codex_talk;
 mod gemini;
 mod glance;
+mod hearing;
 mod json;
 mod jsonl;
+mod jsonl_talk;
 pub mod launch;
 mod ledger;
 mod limit;
@@ -179,17 +181,29 @@ mod pi_talk;
 mod survey;
 pub mod talk;
 
+pub use hearing::unable_to_hear;
 pub use launch::{Capture, Launch, Occasion, Stdin, Unable};
 pub use talk::{Deed, Opening, Talk};
 
 /// The names of all dialects.
-pub const NAMES: [&str; 9] =
-    ["jsonl", "codex", "codex-app", "claude", "claude-stream", "pi", "pi-rpc", "gemini", "opencode"];
+pub const NAMES: [&str; 10] = [
+    "jsonl",
+    "jsonl-talk",
+    "codex",
+    "codex-app",
+    "claude",
+    "claude-stream",
+    "pi",
+    "pi-rpc",
+    "gemini",
+    "opencode",
+];
 
 /// The dialect of that name.
 pub fn find(name: &str) -> Option<&'static dyn Dialect> {
     match name {
         "jsonl" => Some(&jsonl::Jsonl),
+        "jsonl-talk" => Some(&jsonl_talk::JsonlTalk),
         "codex" => Some(&codex::Codex),
         "codex-app" => Some(&codex_app::CodexApp),
         "claude" => Some(&claude::Claude),

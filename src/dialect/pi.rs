@@ -112,7 +112,7 @@ impl Dialect for PiRpc {
     }
 
     fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
-        launch::needs_words(self.name(), input.unwrap_or_default())
+        launch::needs_text(self.name(), input)
     }
 
     fn talk(&self, _arguments: &[String]) -> Option<Box<dyn Talk>> {

@@ -8,7 +8,6 @@ use crate::schema::{Checker, Finding};
 use crate::spool::{SessionDir, SpoolError};
 
 /// What a program's opening words take from it.
-#[allow(dead_code)] // For the opening words of a talk.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Staged {
     /// The attachments with their bytes, in their order.
@@ -23,7 +22,6 @@ pub struct Staged {
 ///
 /// # Errors
 /// It cannot be read, or is not what was admitted.
-#[allow(dead_code)]
 pub fn read(dir: &SessionDir, plan: &Plan) -> Result<Staged, SpoolError> {
     let mut attachments = Vec::with_capacity(plan.attachments.len());
     for attachment in &plan.attachments {

@@ -33,3 +33,8 @@ pub use status::{Progress, Status, Usage};
 pub use submission::{
     Binding, InvalidSubmission, Recovery, ResourceLimits, SUBMISSION_VERSION, Submission, validate,
 };
+
+/// For numbers that are left out of JSON where they say nothing.
+pub(crate) fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -61,6 +61,9 @@ pub struct Plan {
     /// Seconds of boot time for which the session may go on without a renewal; `None`: no renewal is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u64>,
+    /// Seconds of boot time after which a question that nobody answered is refused; `None`: it waits for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question_seconds: Option<u64>,
     /// Leave running what it left behind.
     #[serde(default)]
     pub leave_descendants: bool,
@@ -92,6 +95,7 @@ impl Plan {
             idle_seconds: None,
             start_seconds: None,
             lease_seconds: None,
+            question_seconds: None,
             leave_descendants: false,
         }
     }

@@ -2,6 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
+use serde::Serialize;
+
 use crate::model::{End, Entry, InvalidMessage, InvalidSubmission, Phase, RunId, State, Status, Submission};
 
 /// A submission as a caller sent it, with the bytes of its input.
@@ -143,6 +145,22 @@ pub struct Facts {
     pub queued: u32,
     /// The containment in use.
     pub containment: &'static str,
+}
+
+/// A registered program, as the property `Profiles` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ProfileFacts {
+    /// The absolute program.
+    pub program: String,
+    /// The dialect that reads it.
+    pub dialect: String,
+    /// What its sessions can do besides running, by the names of [`Features`](crate::dialect::Features).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<&'static str>,
+    /// Why it cannot be used now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Why the service refuses or cannot answer. The D-Bus face maps each to an error name; the text says what to do.

@@ -71,6 +71,24 @@ pub(super) async fn clear_tree(
     tokio::task::spawn_blocking(clear).await?
 }
 
+/// Ends what is left of a session whose files cannot be trusted, of whichever attempt. Blocks. Says what became of it, for
+/// people.
+pub(super) fn clear_unread(run_id: RunId, cgroup: Option<&Path>) -> String {
+    let left = Remains::of(run_id, Marker::of_any_attempt(run_id), cgroup)
+        .and_then(|remains| Ok((remains.members()?.len(), remains.clear(KILL_PATIENCE)?)));
+    match left {
+        Ok((0, _)) => "no process of it is found".to_owned(),
+        Ok((found, left)) if left.is_empty() => {
+            format!("{found} processes that it had left running were ended")
+        }
+        Ok((_, left)) => {
+            let names: Vec<String> = left.iter().map(|l| format!("{} ({})", l.pid, l.command)).collect();
+            format!("these processes of it could not be stopped: {}", names.join(", "))
+        }
+        Err(error) => format!("its processes cannot be looked for: {error}"),
+    }
+}
+
 /// Everything that an answer about the session can rest on, for operators and programs. What cannot be read is itself
 /// evidence.
 pub(super) fn evidence(dir: &SessionDir) -> Vec<Evidence> {

@@ -144,6 +144,7 @@ pub(super) fn plan(
         idle_seconds: submission.idle_seconds.or(profile.idle_seconds),
         start_seconds: submission.start_seconds.or(profile.start_seconds),
         lease_seconds: config.lease_seconds,
+        question_seconds: config.question_seconds,
         leave_descendants: submission.leave_descendants,
     })
 }

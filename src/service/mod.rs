@@ -17,6 +17,7 @@
 //! | `examine` | what lock, claim, journal and outcome say of a session that no connection speaks for |
 //! | `link` | the connection to an executor |
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
+//! | `said` | what a journal tells of messages and questions |
 //! | `reading` | pages, follow, subscriptions |
 //! | `listing` | the list of sessions |
 //! | `talking` | messages and answers to a session: the inbox |
@@ -36,6 +37,7 @@ mod listing;
 mod live;
 mod reading;
 mod recover;
+mod said;
 mod slots;
 mod talking;
 mod unstarted;
@@ -52,12 +54,13 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::containment::Placer;
 use crate::controller::Controller;
 use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
 use crate::schema::Checker;
 use crate::spool::{Place, Spool};
+use crate::upgrade::Installed;
 use blocking::blocking;
 use live::{Command, Live};
 use slots::Slots;
@@ -83,6 +86,8 @@ struct Hub {
     checks: Semaphore,
     /// Held while a session that goes on with a conversation is admitted: two of the same exclude each other.
     continuing: tokio::sync::Mutex<()>,
+    /// Absent where the system does not show the running program.
+    installed: Option<Installed>,
     slots: Arc<Slots>,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
     admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
@@ -125,6 +130,7 @@ impl Sessions {
             continuing: tokio::sync::Mutex::default(),
             executor,
             placer,
+            installed: Installed::of_this_process().ok(),
             live: Mutex::default(),
             admissions: Mutex::default(),
             changes: broadcast::channel(4096).0,
@@ -243,18 +249,17 @@ impl Sessions {
         }
     }
 
-    /// For each profile `program`, `dialect` and, where it cannot be used, `problem`.
-    pub fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+    /// Whether another program stands where this daemon was started from: a restart is due. Sessions outlive it.
+    pub async fn upgrade_pending(&self) -> bool {
+        let hub = self.hub.clone();
+        let look = move || Ok(hub.installed.as_ref().is_some_and(Installed::differs));
+        blocking(look).await.unwrap_or(false)
+    }
+
+    /// The registered programs by their profiles' names.
+    pub fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
         let config = self.hub.config();
-        let profile = |(name, profile): (&String, &crate::config::Profile)| {
-            let mut facts = BTreeMap::from([
-                ("program".to_owned(), profile.program.display().to_string()),
-                ("dialect".to_owned(), profile.dialect.clone()),
-            ]);
-            facts.extend(profile.problem().map(|problem| ("problem".to_owned(), problem)));
-            (name.clone(), facts)
-        };
-        config.profiles.iter().map(profile).collect()
+        config.profiles.iter().map(|(name, profile)| (name.clone(), ProfileFacts::of(profile))).collect()
     }
 
     /// The limits in force.
@@ -342,12 +347,24 @@ impl Hub {
     }
 }
 
+impl ProfileFacts {
+    fn of(profile: &Profile) -> ProfileFacts {
+        ProfileFacts {
+            program: profile.program.display().to_string(),
+            dialect: profile.dialect.clone(),
+            features: profile.features(),
+            problem: profile.problem(),
+        }
+    }
+}
+
 impl WaitFor {
     fn holds(self, status: &Status) -> bool {
         let over = matches!(status.state, State::Finished | State::ReconciliationRequired);
         match self {
             WaitFor::Started => over || status.started.is_some(),
-            WaitFor::Attention | WaitFor::Finished => over,
+            WaitFor::Attention => over || !status.questions.is_empty(),
+            WaitFor::Finished => over,
         }
     }
 }

@@ -1,14 +1,19 @@
 //! At start: what became of the sessions that an earlier daemon left. Nothing is started that may have run.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::blocking::blocking;
 use super::driver::{self, Start};
 use super::examine::{self, Finding};
 use super::live::Head;
-use super::{Error, Hub};
+use super::{Change, Error, Hub, Stopping};
 use crate::model::{RunId, State};
 use crate::spool::{ActiveEntry, Ownership, Place, Record, SessionDir};
+
+/// Between two looks at a session that could not be read for a reason that may pass: from the first to the longest.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// What was found of one session.
 struct Found {
@@ -22,42 +27,98 @@ struct Found {
 /// others do not notice.
 pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
     let looking = hub.clone();
-    let mut found = blocking(move || {
-        let mut found = Vec::new();
+    let (mut found, unread) = blocking(move || {
+        let (mut found, mut unread) = (Vec::new(), Vec::new());
         for ActiveEntry { run_id, dir } in looking.spool.active()? {
             match dir.map_err(Error::from).and_then(|dir| look(&dir)) {
                 Ok(session) => found.push(session),
+                Err(error) if may_pass(&error) => {
+                    tracing::error!(%run_id, %error, "a session cannot be read now");
+                    unread.push(run_id);
+                }
                 Err(error) => set_aside(&looking, run_id, &error),
             }
         }
-        Ok(found)
+        Ok((found, unread))
     })
     .await?;
     found.sort_by_key(|session| (session.record.accepted, session.record.run_id));
     // What runs already takes its place before anything that waits for one.
     let (owned, rest): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|session| matches!(session.finding, Finding::Owned));
-    for mut session in owned.into_iter().chain(rest) {
-        let run_id = session.record.run_id;
-        let start = match session.finding {
-            Finding::Owned => Start::Adopt(hub.slots.adopt(run_id)),
-            Finding::Ended(outcome) => Start::Settle(outcome),
-            Finding::NeverStarted(lock) => {
-                drop(lock);
-                // Its record may tell of an executor that never came to anything, or of what kept it from being
-                // started.
-                session.record.state = State::Queued;
-                session.record.error = None;
-                Start::Fresh(hub.slots.readmit(run_id))
-            }
-            Finding::Died(lock) => {
-                drop(lock);
-                Start::Died
-            }
-        };
-        driver::spawn(hub, session.dir, session.record, session.head, start);
+    for session in owned.into_iter().chain(rest) {
+        begin(hub, session);
+    }
+    if !unread.is_empty() {
+        tokio::spawn(look_again(Arc::downgrade(hub), unread));
     }
     Ok(())
+}
+
+/// Gives a session its driver.
+fn begin(hub: &Arc<Hub>, mut session: Found) {
+    let run_id = session.record.run_id;
+    let start = match session.finding {
+        Finding::Owned => Start::Adopt(hub.slots.adopt(run_id)),
+        Finding::Ended(outcome) => Start::Settle(outcome),
+        Finding::NeverStarted(lock) => {
+            drop(lock);
+            // Its record may tell of an executor that never came to anything, or of what kept it from being
+            // started.
+            session.record.state = State::Queued;
+            session.record.error = None;
+            Start::Fresh(hub.slots.readmit(run_id))
+        }
+        Finding::Died(lock) => {
+            drop(lock);
+            Start::Died
+        }
+    };
+    driver::spawn(hub, session.dir, session.record, session.head, start);
+}
+
+/// A disk that did not answer, or a lack of descriptors, says nothing of the session.
+fn may_pass(error: &Error) -> bool {
+    !matches!(error, Error::DamagedFile(_) | Error::Damaged { .. })
+}
+
+/// Looks at sessions that could not be read until each is read, or is found damaged.
+async fn look_again(hub: Weak<Hub>, mut unread: Vec<RunId>) {
+    let [mut pause, longest] = LOOK_AGAIN;
+    while !unread.is_empty() {
+        let Some(mut stopping) = hub.upgrade().map(|hub| hub.stopping.subscribe()) else { return };
+        tokio::select! {
+            _ = stopping.wait_for(|how| *how != Stopping::No) => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(longest);
+        let mut still = Vec::new();
+        for run_id in unread {
+            let Some(hub) = hub.upgrade() else { return };
+            let looking = hub.clone();
+            let looked = blocking(move || match looking.spool.locate(run_id)? {
+                Place::Active(dir) => look(&dir).map(Some),
+                _ => Ok(None),
+            });
+            match looked.await {
+                Ok(Some(session)) => {
+                    tracing::info!(%run_id, "the session can be read again");
+                    begin(&hub, session);
+                    let _ = hub.changes.send(Change::Added(run_id));
+                }
+                Ok(None) => {}
+                Err(error) if may_pass(&error) => still.push(run_id),
+                Err(error) => {
+                    let _ = blocking(move || {
+                        set_aside(&hub, run_id, &error);
+                        Ok(())
+                    })
+                    .await;
+                }
+            }
+        }
+        unread = still;
+    }
 }
 
 fn look(dir: &SessionDir) -> Result<Found, Error> {
@@ -85,16 +146,21 @@ fn look(dir: &SessionDir) -> Result<Found, Error> {
     Ok(Found { dir: dir.clone(), record, head, finding })
 }
 
-/// A session that cannot be trusted is kept, untouched, out of the way. One that somebody owns stays where it is, and
-/// so does one that may well be read another time.
+/// A session that cannot be trusted is kept, untouched, out of the way; what its program left running is ended. One that
+/// somebody owns stays where it is.
 fn set_aside(hub: &Hub, run_id: RunId, error: &Error) {
     tracing::error!(%run_id, %error, "a session cannot be read");
-    let place = hub.spool.locate(run_id);
-    let owned = matches!(place, Ok(Place::Active(dir)) if matches!(dir.lock_owner(), Ok(Ownership::Held)));
-    if owned || !matches!(error, Error::DamagedFile(_) | Error::Damaged { .. }) {
+    let dir = match hub.spool.locate(run_id) {
+        Ok(Place::Active(dir)) => Some(dir),
+        _ => None,
+    };
+    if dir.as_ref().is_some_and(|dir| matches!(dir.lock_owner(), Ok(Ownership::Held))) {
         return;
     }
-    if let Err(error) = hub.spool.set_aside(run_id, &error.to_string()) {
+    // Nobody will look after what its program may have left running.
+    let cgroup: Option<PathBuf> = dir.and_then(|dir| dir.record().ok()?.cgroup);
+    let why = format!("{error}; {}", examine::clear_unread(run_id, cgroup.as_deref()));
+    if let Err(error) = hub.spool.set_aside(run_id, &why) {
         tracing::error!(%run_id, %error, "and it cannot be set aside");
     }
 }

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::SpoolError;
+use super::inbox::{Inbox, InboxReader};
 use super::journal::{self, Appender, Encoder, JournalError, JournalReader, Repaired};
 use super::lock::{self, OwnerLock, Ownership};
 use super::private::{Dir, TEMPORARY};
@@ -240,6 +241,17 @@ impl SessionDir {
     pub fn repair_journal(&self, lock: &OwnerLock) -> Result<Option<Repaired>, JournalError> {
         self.owned_by(lock)?;
         journal::repair(&self.dir, self.run_id, || Ok(self.claim()?.map(|claim| claim.epoch)))
+    }
+
+    /// The inbox, for the daemon: the one writer of it.
+    pub fn inbox(&self) -> Result<Inbox> {
+        // From its journal on, an executor may have read in it.
+        Inbox::open(&self.dir, !self.has_journal()?)
+    }
+
+    /// The inbox, for the executor, from its beginning.
+    pub fn inbox_reader(&self) -> InboxReader {
+        InboxReader::new(&self.dir)
     }
 
     /// Where the executor listens, as a path that is short enough for a socket's address (108 bytes, unix(7)) however

@@ -173,6 +173,59 @@ async fn a_session_that_is_owned_stays_where_it_is_although_its_record_is_damage
     assert_eq!((bench.read(&format!("done-{run_id}")).as_str(), starts(&bench, run_id)), ("done\n", 1));
 }
 
+/// The executor is dead and cannot be asked, the files cannot be trusted, and the program lives.
+#[tokio::test]
+async fn what_a_damaged_session_left_running_is_ended_before_it_is_set_aside() {
+    for file in ["record.json", "claim.json"] {
+        let mut bench = Bench::new();
+        let client = bench.client().await;
+        let submission = noted(
+            &bench,
+            "(trap '' TERM; setsid sh -c 'echo $$ >hidden; exec sleep 600' &); echo $$ >main; exec sleep 600",
+        );
+        let run_id = submission.run_id();
+        client.submit(&submission, None).await.expect("submits");
+        super::support::until("it runs", || {
+            bench.read("hidden").ends_with('\n') && bench.read("main").ends_with('\n')
+        });
+        bench.kill();
+        let executor = nix::unistd::Pid::from_raw(super::support::executor_of(&bench.read("main")));
+        nix::sys::signal::kill(executor, nix::sys::signal::Signal::SIGKILL).expect("kills");
+        fs::write(active(&bench, run_id).join(file), "{").expect("written");
+        assert!(super::support::lives(&bench.read("main")) && super::support::lives(&bench.read("hidden")));
+        bench.start();
+        let client = bench.client().await;
+        let error = client.status(run_id).await.expect_err("is damaged").to_string();
+        assert!(error.contains("2 processes that it had left running were ended"), "{file}: {error}");
+        assert!(!super::support::lives(&bench.read("main")) && !super::support::lives(&bench.read("hidden")));
+        assert_eq!(
+            (refusal(client.submit(&submission, None).await).as_str(), starts(&bench, run_id)),
+            ("Damaged", 1)
+        );
+    }
+}
+
+/// A disk that does not answer when the service starts says nothing of its sessions.
+#[cfg_attr(not(feature = "faults"), ignore = "needs --features faults")]
+#[tokio::test]
+async fn a_session_that_cannot_be_read_at_the_start_goes_on_when_it_can() {
+    let (mut bench, all) = killed_with_waiting(2).await;
+    bench.environment("AIROUTER_FAULTS", "read:record.json:1:EIO,read:record.json:3:EMFILE");
+    bench.write("go", "");
+    bench.start();
+    let client = bench.client().await;
+    for submission in &all {
+        let run_id = submission.run_id();
+        // Until it is read again it has no driver to wait for.
+        while !client.status(run_id).await.is_ok_and(|status| status.is_over()) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        assert_eq!(client.status(run_id).await.expect("a status").end(), Some("completed"));
+        assert_eq!(starts(&bench, run_id), 1);
+    }
+    assert!(bench.log().contains("can be read again"), "{}", bench.log());
+}
+
 #[tokio::test]
 async fn foreign_things_are_left_alone() {
     let (mut bench, all) = killed_with_waiting(1).await;

@@ -149,6 +149,30 @@ async fn as_many_as_are_allowed_travel_in_one_call() {
 }
 
 #[tokio::test]
+async fn a_program_that_is_talked_to_is_sent_the_bytes() {
+    let bench = bench("");
+    let client = bench.client().await;
+    let submission = Submission { profile: "talker".into(), ..agent(&bench) };
+    let sent = [Attachment::new("a.png", png(3000)), Attachment::new("b.gif", b"GIF89a\0".to_vec())];
+    submit(&client, &submission, &sent).await.expect("submits");
+    let status = client.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert!(status.is_over(), "{:?}", status.json());
+    let heard = bench.read(&format!("heard-{}", submission.run_id()));
+    let prompt: serde_json::Value =
+        serde_json::from_str(heard.lines().nth(1).expect("a prompt")).expect("JSON");
+    assert_eq!(prompt["message"], "What is it?");
+    let images = prompt["images"].as_array().expect("images");
+    let types: Vec<_> = images.iter().map(|image| &image["mimeType"]).collect();
+    assert_eq!(types, ["image/png", "image/gif"]);
+    use base64::Engine;
+    let data = base64::engine::general_purpose::STANDARD.decode(images[0]["data"].as_str().expect("text"));
+    assert_eq!(data.expect("base64"), png(3000));
+    let latin = Submission { profile: "talker".into(), ..agent(&bench) };
+    let text = refusal(client.submit_with(&latin, Some(vec![0xe4]), &[]).await);
+    assert!(text.contains("InvalidSubmission: input: is not UTF-8"), "{text}");
+}
+
+#[tokio::test]
 async fn files_and_memfds_are_read_from_their_beginning_and_devices_refused() {
     let bench = bench("");
     let address = bench.address();

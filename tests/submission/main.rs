@@ -38,7 +38,8 @@ printf '{"type":"turn.completed","usage":{"input_tokens":1,"output_tokens":1}}\n
 
 const THREAD: &str = "01a22ca6-386c-7071-a05d-b989233d4fc6";
 
-/// A running service with the profiles `sh` and `agent`, of the dialect codex; `configuration` comes before them.
+/// A running service with the profiles `sh`, `agent` of the dialect codex, and `talker` of the dialect pi-rpc, which notes
+/// the first two lines that it is told; `configuration` comes before them.
 fn bench(configuration: &str) -> Bench {
     let mut bench = prepared(configuration);
     bench.start();
@@ -49,11 +50,14 @@ fn bench(configuration: &str) -> Bench {
 fn prepared(configuration: &str) -> Bench {
     let bench = Bench::prepared(configuration);
     let program = bench.write("agent", PROGRAM);
+    let talker = bench.write("talker", "#!/bin/sh\nhead -n 2 >\"heard-$ID\"\n");
     let profiles = format!(
         "[profiles.agent]\nprogram = \"{}\"\ndialect = \"codex\"\n\
+         [profiles.talker]\nprogram = \"{}\"\ndialect = \"pi-rpc\"\n\
          [profiles.other]\nprogram = \"/bin/cat\"\ndialect = \"pi\"\n\
          [profiles.claude]\nprogram = \"/bin/cat\"\ndialect = \"claude\"\n",
-        program.display()
+        program.display(),
+        talker.display()
     );
     bench.configure(configuration, &profiles);
     bench

@@ -28,6 +28,16 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    /// Whether sessions in it can be limited by that controller; handed down to it where that is not so yet.
+    pub fn has(&self, controller: &str) -> bool {
+        let above = self.path.parent().expect("a mount point");
+        let _ = fs::write(above.join("cgroup.subtree_control"), format!("+{controller}"));
+        let there = fs::read_to_string(self.path.join("cgroup.controllers")).unwrap_or_default();
+        there.split_whitespace().any(|there| there == controller)
+    }
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::write(self.path.join("cgroup.kill"), "1");

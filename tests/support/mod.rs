@@ -6,6 +6,7 @@ pub mod broker;
 pub mod cgroup;
 pub mod tree;
 pub mod user_session;
+pub mod virtual_machine;
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
@@ -28,6 +29,8 @@ pub struct Bench {
     environment: Vec<(String, String)>,
     /// The `cgroup.procs` that the daemon starts in.
     cgroup: Option<PathBuf>,
+    /// Where the daemon's program stands.
+    daemon_program: PathBuf,
 }
 
 impl Bench {
@@ -53,7 +56,13 @@ impl Bench {
         let dir =
             tempfile::Builder::new().prefix("sessiond-test-").tempdir_in(parent).expect("scratch directory");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).expect("modes");
-        let bench = Bench { dir, daemon: None, environment: Vec::new(), cgroup: None };
+        let bench = Bench {
+            dir,
+            daemon: None,
+            environment: Vec::new(),
+            cgroup: None,
+            daemon_program: program("airouter-sessiond"),
+        };
         bench.configure(configuration, "");
         bench
     }
@@ -87,6 +96,11 @@ impl Bench {
     /// Daemons of this bench start in that cgroup.
     pub fn in_cgroup(&mut self, cgroup: &Path) {
         self.cgroup = Some(cgroup.join("cgroup.procs"));
+    }
+
+    /// Daemons of this bench are started from the programs in that directory.
+    pub fn programs(&mut self, directory: &Path) {
+        self.daemon_program = directory.join("airouter-sessiond");
     }
 
     pub fn path(&self) -> &Path {
@@ -132,13 +146,10 @@ impl Bench {
             // The shell is replaced by the daemon: the pid stays.
             Some(procs) => {
                 let mut shell = Command::new("/bin/sh");
-                shell
-                    .args(["-c", "echo $$ >\"$0\" && exec \"$@\""])
-                    .arg(procs)
-                    .arg(program("airouter-sessiond"));
+                shell.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(procs).arg(&self.daemon_program);
                 shell
             }
-            None => Command::new(program("airouter-sessiond")),
+            None => Command::new(&self.daemon_program),
         };
         let mut child = command
             .args(["--config".as_ref(), self.config().as_os_str()])
@@ -323,6 +334,12 @@ pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
 pub fn lives(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// The executor of a session, by the pid of its program's main process.
+pub fn executor_of(main: &str) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", main.trim())).expect("it lives");
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok()).expect("has a parent")
 }
 
 /// The text of an output.

@@ -77,6 +77,9 @@ def plan(case, arg, ntool, attempt):
                 "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]}), ("end", "tool")] if ntool == 0 else done
     if case == "touch":       # a command that programs ask about
         return [("tool", "touch touched-by-the-tool && echo touched"), ("end", "tool")] if ntool == 0 else done
+    if case == "escalate":    # the same, as codex's models ask for it
+        return [("rawtool", "exec_command", {"cmd": "touch touched-by-the-tool && echo touched", "sandbox_permissions": "require_escalated",
+                "justification": "It must be touched."}), ("end", "tool")] if ntool == 0 else done
     if case == "agent":
         return [("rawtool", "Agent", {"description": "sub task", "prompt": "sub work STUB:tool:%s.sub" % arg, "subagent_type": "general-purpose"}), ("end", "tool")] if ntool == 0 else done
     if case == "agentfg":

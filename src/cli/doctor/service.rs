@@ -42,6 +42,9 @@ pub async fn private_socket(socket: &Path) -> Vec<Check> {
     }
 }
 
+/// What to do after an upgrade.
+const UPGRADE: &str = "another program stands on disk than the one that runs: restart it, `systemctl --user restart airouter-sessiond`";
+
 fn not_running(text: String) -> Check {
     let advice = "the next command starts it, or `systemctl --user start airouter-sessiond`";
     Check::warn("service", format!("{text}: no service runs"), advice)
@@ -61,6 +64,9 @@ fn answering(properties: &Map<String, Value>) -> Check {
         number("MaxQueued"),
         text("Containment")
     );
+    if properties.get("UpgradePending") == Some(&Value::Bool(true)) {
+        return Check::warn("service", found, UPGRADE);
+    }
     match text("Version") == env!("CARGO_PKG_VERSION") {
         true => Check::ok("service", found),
         false => Check::warn(
@@ -123,6 +129,9 @@ mod tests {
         let properties = |version: &str| json!({"Version": version}).as_object().unwrap().clone();
         assert_eq!(answering(&properties(env!("CARGO_PKG_VERSION"))).level, Level::Ok);
         assert_eq!(answering(&properties("0.0.0")).level, Level::Warn);
+        let mut upgraded = properties(env!("CARGO_PKG_VERSION"));
+        upgraded.insert("UpgradePending".into(), true.into());
+        assert_eq!(answering(&upgraded).advice, UPGRADE);
     }
 
     #[tokio::test]

@@ -9,6 +9,9 @@ use crate::schema::{Finding, VALUE_MAX};
 impl Run {
     /// The last records, then the outcome, then the last report.
     pub(super) async fn finish(&mut self) -> Result<(), Fatal> {
+        if let Some(conversation) = &mut self.conversation {
+            conversation.end(&mut self.recorder).await;
+        }
         if self.main.is_some() {
             self.recorder.reader_end();
             self.recorder.fact(&Event::Exited { exit: self.exit.flatten() });
@@ -113,7 +116,8 @@ impl Run {
             text,
             text_cut,
             value: if end == End::Completed { value } else { Value::Null },
-            receipts: Vec::new(),
+            receipts: self.conversation.as_ref().map(|c| c.receipts().to_vec()).unwrap_or_default(),
+            asked: self.conversation.as_ref().map_or(0, Conversation::asked),
             usage: reading.usage,
             conversation: reading.conversation.clone(),
             progress: reading.progress.clone(),
