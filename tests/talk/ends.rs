@@ -34,10 +34,10 @@ async fn an_input_that_is_no_text_is_refused_before_anything_starts() {
     let talk = Talk::new();
     let client = talk.bench.client().await;
     let submission = talk.submission();
-    client.submit(&submission, Some(vec![b'a', 0xff])).await.expect("submits");
-    let status = ended(&client, submission.run_id()).await;
-    assert_eq!(status.end(), Some("spawn-failed"));
-    assert!(status.text("error").contains("UTF-8"), "{:?}", status.json());
+    let answer = client.submit(&submission, Some(vec![b'a', 0xff])).await;
+    let text = answer.expect_err("is refused").to_string();
+    assert!(text.contains("InvalidSubmission: input: is not UTF-8"), "{text}");
+    assert_eq!(refusal(client.status(submission.run_id()).await), "NotFound");
     assert!(talk.heard().is_empty());
 }
 
