@@ -9,6 +9,9 @@ mod service;
 mod talks;
 mod world;
 
+/// The dialects that can be talked to.
+const TWO_WAY: [&str; 3] = ["codex-app", "claude-stream", "pi-rpc"];
+
 /// A prompt for the scripted model, of a case that no other prompt counts in.
 fn prompt(case: &str) -> String {
     format!("do it STUB:{case}:{}", uuid::Uuid::new_v4().simple())

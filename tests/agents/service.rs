@@ -1,39 +1,44 @@
 //! The programs as sessions of the service.
 
-use airouter_sessiond::client::WaitFor;
+use airouter_sessiond::client::{Client, FollowOptions, WaitFor};
 use airouter_sessiond::dialect::launch::Attached;
 use airouter_sessiond::dialect::{Occasion, find};
-use airouter_sessiond::model::{Entry, RunId, Submission};
+use airouter_sessiond::model::{Answer, Entry, RunId, Submission};
 use serde_json::json;
 
-use super::prompt;
 use super::support::{Bench, PATIENCE};
-use super::world::{PICTURE, World};
+use super::world::{Agent, PICTURE, World};
+use super::{TWO_WAY, prompt};
 
-/// The dialects of which sessions are run here.
-const DIALECTS: [&str; 5] = ["codex", "claude", "pi", "gemini", "opencode"];
+/// The dialects of programs that are given a prompt and left alone.
+const ONE_WAY: [&str; 5] = ["codex", "claude", "pi", "gemini", "opencode"];
+
+/// All of them.
+fn dialects() -> impl Iterator<Item = &'static str> {
+    ONE_WAY.into_iter().chain(TWO_WAY)
+}
 
 fn bench(world: &World) -> Bench {
     let mut bench = Bench::prepared_in(world.home(), "");
-    let profiles: Vec<String> = DIALECTS
-        .into_iter()
-        .map(|name| {
-            let agent = world.agent(name);
-            let environment = agent.environment.iter();
-            let environment: Vec<String> =
-                environment.map(|(key, value)| format!("{} = {}\n", json!(key), json!(value))).collect();
-            format!(
-                "[profiles.{name}]\nprogram = {}\ndialect = {}\narguments = {}\n[profiles.{name}.environment]\n{}",
-                json!(agent.program),
-                json!(agent.dialect),
-                json!(agent.arguments),
-                environment.concat()
-            )
-        })
-        .collect();
+    let plain = dialects().map(|name| profile(name, &world.agent(name)));
+    let asking = TWO_WAY.into_iter().map(|name| profile(&format!("{name}-asking"), &world.asking(name)));
+    let profiles: Vec<String> = plain.chain(asking).collect();
     bench.configure("", &profiles.concat());
     bench.start();
     bench
+}
+
+fn profile(name: &str, agent: &Agent) -> String {
+    let environment = agent.environment.iter();
+    let environment: Vec<String> =
+        environment.map(|(key, value)| format!("{} = {}\n", json!(key), json!(value))).collect();
+    format!(
+        "[profiles.{name}]\nprogram = {}\ndialect = {}\narguments = {}\n[profiles.{name}.environment]\n{}",
+        json!(agent.program),
+        json!(agent.dialect),
+        json!(agent.arguments),
+        environment.concat()
+    )
 }
 
 fn submission(world: &World, dialect: &str) -> Submission {
@@ -59,7 +64,7 @@ fn answer(entries: &[Entry]) -> String {
 async fn sessions_end_as_the_programs_say() {
     let world = World::new();
     let bench = bench(&world);
-    for dialect in DIALECTS {
+    for dialect in dialects() {
         for (case, end, words) in [
             ("plain", "completed", "Hello from the stub model."),
             ("tool", "completed", "All done after 1 tool result"),
@@ -82,7 +87,7 @@ async fn a_session_is_cancelled_with_its_tools() {
     let world = World::new();
     let bench = bench(&world);
     let client = bench.client().await;
-    for dialect in DIALECTS {
+    for dialect in dialects() {
         let submission = submission(&world, dialect);
         let run_id = submission.run_id();
         client.submit(&submission, Some(prompt("toolsleep").into_bytes())).await.expect("submits");
@@ -108,7 +113,7 @@ fn tool_runs(world: &World) -> bool {
 #[tokio::test]
 #[ignore = "needs the real programs: make test-agents"]
 async fn conversations_go_on_and_pictures_are_seen() {
-    for dialect in DIALECTS {
+    for dialect in ONE_WAY {
         let world = World::new();
         let bench = bench(&world);
         let input = Some(prompt("plain").into_bytes());
@@ -133,5 +138,72 @@ async fn conversations_go_on_and_pictures_are_seen() {
         assert_eq!(world.model_saw(PICTURE), pictures, "{dialect}");
         let entries = bench.events(second).await;
         assert!(answer(&entries).contains("1 tool result"), "{dialect}: {entries:#?}");
+    }
+}
+
+/// Follows the session until it has a record of this kind.
+async fn until_record(client: &Client, run_id: RunId, kind: &str) {
+    let options = FollowOptions { raw: false, live: true };
+    let mut follow = client.follow(run_id, "start", options).await.expect("follows");
+    while let Some(entry) = follow.next().await.expect("reads") {
+        if entry.kind == kind {
+            return;
+        }
+    }
+    panic!("no {kind}");
+}
+
+#[tokio::test]
+#[ignore = "needs the real programs: make test-agents"]
+async fn messages_reach_running_sessions() {
+    let world = World::new();
+    let bench = bench(&world);
+    let client = bench.client().await;
+    for dialect in TWO_WAY {
+        let submission = submission(&world, dialect);
+        let run_id = submission.run_id();
+        client.submit(&submission, Some(prompt("tools3").into_bytes())).await.expect("submits");
+        until_record(&client, run_id, "tool-started").await;
+        client.steer(run_id, "steer", &prompt("tool")).await.expect("steers");
+        let last = prompt("plain");
+        client.follow_up(run_id, "follow-up", &last).await.expect("follows up");
+        let status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
+        assert_eq!(status.end(), Some("completed"), "{dialect}: {:?}", status.json());
+        let entries = bench.events(run_id).await;
+        for id in ["steer", "follow-up"] {
+            let of_it =
+                entries.iter().filter(|entry| entry.kind == "message" && entry.details["request-id"] == id);
+            let receipts: Vec<&str> = of_it.filter_map(|entry| entry.details["receipt"].as_str()).collect();
+            assert_eq!(receipts.last(), Some(&"seen"), "{dialect}, {id}: {receipts:?}");
+        }
+        let case = last.rsplit("STUB:").next().expect("a case");
+        assert!(answer(&entries).contains(case), "{dialect}: {entries:#?}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the real programs: make test-agents"]
+async fn questions_of_sessions_are_answered() {
+    let world = World::new();
+    let bench = bench(&world);
+    let client = bench.client().await;
+    let file = world.work().join("touched-by-the-tool");
+    for dialect in TWO_WAY {
+        let (case, yes) = match dialect {
+            "codex-app" => ("escalate", "allow"),
+            "pi-rpc" => ("touch", "yes"),
+            _ => ("touch", "allow"),
+        };
+        let submission = submission(&world, &format!("{dialect}-asking"));
+        let run_id = submission.run_id();
+        client.submit(&submission, Some(prompt(case).into_bytes())).await.expect("submits");
+        let status = client.wait(run_id, WaitFor::Attention, PATIENCE).await.expect("waits");
+        let question = status.questions().next().expect("a question")["question"].as_str().expect("its id");
+        assert!(!file.exists(), "{dialect}");
+        let choice = Answer { choice: Some(yes.to_owned()), text: None };
+        client.answer(run_id, question, &choice).await.expect("answers");
+        let status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
+        assert_eq!(status.end(), Some("completed"), "{dialect}: {:?}", status.json());
+        std::fs::remove_file(&file).unwrap_or_else(|error| panic!("{dialect}: {error}"));
     }
 }

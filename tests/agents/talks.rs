@@ -6,34 +6,8 @@ use airouter_sessiond::model::{Event, MessageMode, VerdictResult};
 use serde_json::{Value, json};
 
 use super::direct::Direct;
-use super::prompt;
-use super::world::{Agent, PICTURE, World};
-
-const TWO_WAY: [&str; 3] = ["codex-app", "claude-stream", "pi-rpc"];
-
-/// Before a tool runs it asks.
-fn asking(world: &World, dialect: &str) -> Agent {
-    let mut agent = world.agent(dialect);
-    match dialect {
-        "codex-app" => {
-            agent.arguments.truncate(1);
-            agent.arguments.extend(["-c", "approval_policy=\"on-request\""].map(str::to_owned));
-        }
-        "claude-stream" => {
-            let mode = agent.arguments.iter().position(|word| word == "bypassPermissions").expect("a mode");
-            "default".clone_into(&mut agent.arguments[mode]);
-        }
-        _ => {
-            let extension = world.home().join("ask.js");
-            let code = "export default (pi) => pi.on('tool_call', async (event, context) => {\n\
-                        if (!await context.ui.confirm('Run it?', String(event.input.command)))\n\
-                        return { block: true, reason: 'refused' };\n});\n";
-            std::fs::write(&extension, code).expect("an extension");
-            agent.arguments.extend(["-e".to_owned(), extension.display().to_string()]);
-        }
-    }
-    agent
-}
+use super::world::{PICTURE, World};
+use super::{TWO_WAY, prompt};
 
 #[test]
 #[ignore = "needs the real programs: make test-agents"]
@@ -100,7 +74,7 @@ fn questions_are_asked_and_answers_count() {
         for allowed in [false, true] {
             let _ = std::fs::remove_file(&file);
             let case = if dialect == "codex-app" { "escalate" } else { "touch" };
-            let mut run = Direct::prompt(&world, &asking(&world, dialect), &prompt(case));
+            let mut run = Direct::prompt(&world, &world.asking(dialect), &prompt(case));
             let asked = run.until_asked();
             assert!(asked.text.contains("touch") || asked.details.to_string().contains("touch"), "{asked:?}");
             let choice = match (dialect, allowed) {
@@ -123,7 +97,7 @@ fn questions_are_asked_and_answers_count() {
 #[ignore = "needs the real programs: make test-agents"]
 fn claude_asks_which_and_reads_the_answer() {
     let world = World::new();
-    let mut run = Direct::prompt(&world, &asking(&world, "claude-stream"), &prompt("ask"));
+    let mut run = Direct::prompt(&world, &world.asking("claude-stream"), &prompt("ask"));
     let asked = run.until_asked();
     assert_eq!(asked.text, "Which color?");
     run.choose(&asked.key, "2");

@@ -121,6 +121,31 @@ impl World {
         }
     }
 
+    /// The same, which asks before it runs a tool.
+    pub fn asking(&self, dialect: &str) -> Agent {
+        let mut agent = self.agent(dialect);
+        match dialect {
+            "codex-app" => {
+                agent.arguments.truncate(1);
+                agent.arguments.extend(["-c", "approval_policy=\"on-request\""].map(str::to_owned));
+            }
+            "claude-stream" => {
+                let mode =
+                    agent.arguments.iter().position(|word| word == "bypassPermissions").expect("a mode");
+                "default".clone_into(&mut agent.arguments[mode]);
+            }
+            _ => {
+                let extension = self.home().join("ask.js");
+                let code = "export default (pi) => pi.on('tool_call', async (event, context) => {\n\
+                            if (!await context.ui.confirm('Run it?', String(event.input.command)))\n\
+                            return { block: true, reason: 'refused' };\n});\n";
+                fs::write(&extension, code).expect("an extension");
+                agent.arguments.extend(["-e".to_owned(), extension.display().to_string()]);
+            }
+        }
+        agent
+    }
+
     fn codex(&self, dialect: &str) -> Started {
         let config = format!(
             "model = \"gpt-5\"\nmodel_provider = \"stub\"\n[model_providers.stub]\nname = \"stub\"\n\
