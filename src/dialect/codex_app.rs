@@ -4,7 +4,8 @@
 //! - A message that was cut by a steer has deltas and never a completed item.
 //! - Usage comes as the thread's total. What the thread had before this run is taken off: the first total is compared with
 //!   the request that it came with, or is all of the past if it belongs to a turn that did not begin here.
-//! - Lines of a thread other than the first are a sub-agent's, named by that thread.
+//! - The first thread, and every other that the server gave in answer to a request, is the client's own; a turn of any of them
+//!   is a turn of the run. Lines of all other threads are a sub-agent's, named by that thread.
 
 use serde_json::Value;
 
@@ -88,35 +89,53 @@ impl Dialect for CodexApp {
     }
 }
 
+/// Threads of the client that are told apart. Those that a client begins after that are read as sub-agents.
+const OWN_THREADS: usize = 64;
+
 /// The lines of the server.
 #[derive(Debug, Default)]
 pub(super) struct AppServer {
-    /// The first thread.
-    thread: Option<String>,
-    /// The turn of that thread that began last.
+    /// The threads of the client, the first one first.
+    own: Vec<Thread>,
+}
+
+/// A thread that the client began or resumed.
+#[derive(Debug)]
+struct Thread {
+    id: String,
+    /// Its turn that began last.
     turn: Option<String>,
-    /// What the thread had used before this run.
+    /// What it had used before this run.
     before: Option<Usage>,
+    /// What it used in this run.
+    used: Usage,
 }
 
 impl AppServer {
     pub fn line(&mut self, line: &Line, ledger: &mut Ledger, events: &mut Vec<Event>) {
         let value = line.value();
         if let Some(id) = text_at(value, &["result", "thread", "id"]) {
-            self.thread_started(id, ledger);
+            self.begin(id, ledger);
         }
         let (Some(method), Some(params)) = (text(value, "method"), value.get("params")) else { return };
-        let sub =
-            text(params, "threadId").filter(|id| self.thread.as_deref().is_some_and(|main| main != *id));
+        let thread = text(params, "threadId");
+        if self.own.is_empty() && matches!(method, "turn/started" | "thread/tokenUsage/updated") {
+            // Its beginning was not seen.
+            self.begin(thread.unwrap_or_default(), ledger);
+        }
+        // Before any thread is known, a line is the main agent's.
+        let sub = thread.filter(|id| !self.own.is_empty() && !self.own.iter().any(|own| own.id == *id));
         match method {
             "thread/started" => {
-                if let Some(id) = text_at(params, &["thread", "id"]) {
-                    self.thread_started(id, ledger);
+                if let Some(id) = text_at(params, &["thread", "id"]).filter(|_| self.own.is_empty()) {
+                    self.begin(id, ledger);
                 }
             }
             "turn/started" => {
+                if let Some(own) = self.thread(thread) {
+                    own.turn = text_at(params, &["turn", "id"]).map(str::to_owned);
+                }
                 if sub.is_none() {
-                    self.turn = text_at(params, &["turn", "id"]).map(str::to_owned);
                     ledger.turn_started();
                 }
                 events.push(Event::ResponseStarted { message: None, sub: sub.map(str::to_owned) });
@@ -136,11 +155,19 @@ impl AppServer {
         }
     }
 
-    fn thread_started(&mut self, id: &str, ledger: &mut Ledger) {
-        if self.thread.is_none() {
-            self.thread = Some(id.to_owned());
-            ledger.conversation(id);
+    /// A thread of the client.
+    fn begin(&mut self, id: &str, ledger: &mut Ledger) {
+        if self.own.len() < OWN_THREADS && !self.own.iter().any(|own| own.id == id) {
+            self.own.push(Thread { id: id.to_owned(), turn: None, before: None, used: Usage::default() });
+            if !id.is_empty() {
+                ledger.conversation(id);
+            }
         }
+    }
+
+    /// The client's thread of this name; without a name, the first.
+    fn thread(&mut self, id: Option<&str>) -> Option<&mut Thread> {
+        self.own.iter_mut().find(|own| id.is_none_or(|id| own.id == id))
     }
 
     fn usage(&mut self, params: &Value, ledger: &mut Ledger, events: &mut Vec<Event>) {
@@ -149,10 +176,12 @@ impl AppServer {
         else {
             return;
         };
-        let of_this_run = self.turn.is_some() && text(params, "turnId") == self.turn.as_deref();
+        let Some(own) = self.thread(text(params, "threadId")) else { return };
+        let of_this_run = own.turn.is_some() && text(params, "turnId") == own.turn.as_deref();
         let past = if of_this_run { minus(total, last) } else { total };
-        let before = *self.before.get_or_insert(past);
-        ledger.usage(events, minus(total, before));
+        own.used = minus(total, *own.before.get_or_insert(past));
+        let sum = self.own.iter().fold(Usage::default(), |sum, own| plus(sum, own.used));
+        ledger.usage(events, sum);
     }
 }
 
@@ -163,6 +192,16 @@ fn tokens(usage: &Value) -> Usage {
         output_tokens: count("outputTokens"),
         cached_tokens: count("cachedInputTokens"),
         reasoning_tokens: count("reasoningOutputTokens"),
+        ..Usage::default()
+    }
+}
+
+fn plus(one: Usage, other: Usage) -> Usage {
+    Usage {
+        input_tokens: one.input_tokens.saturating_add(other.input_tokens),
+        output_tokens: one.output_tokens.saturating_add(other.output_tokens),
+        cached_tokens: one.cached_tokens.saturating_add(other.cached_tokens),
+        reasoning_tokens: one.reasoning_tokens.saturating_add(other.reasoning_tokens),
         ..Usage::default()
     }
 }
