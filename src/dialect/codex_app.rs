@@ -2,8 +2,9 @@
 //!
 //! - A turn ends with `turn/completed`, whose `status` is the verdict; an `error` with `willRetry` is a retry.
 //! - A message that was cut by a steer has deltas and never a completed item.
-//! - Usage comes as the thread's total. What the thread had before this run is taken off: the first total is compared with
-//!   the request that it came with, or is all of the past if it belongs to a turn that did not begin here.
+//! - Usage comes as each thread's total, and is summed over all threads, those of sub-agents too. What a thread had before
+//!   this run is taken off: its first total is compared with the request that it came with, or is all of the past if it
+//!   belongs to a turn that did not begin here.
 //! - The first thread, and every other that the server gave in answer to a request, is the client's own; a turn of any of them
 //!   is a turn of the run. Lines of all other threads are a sub-agent's, named by that thread.
 
@@ -89,20 +90,24 @@ impl Dialect for CodexApp {
     }
 }
 
-/// Threads of the client that are told apart. Those that a client begins after that are read as sub-agents.
-const OWN_THREADS: usize = 64;
+/// Threads that are remembered. Those that begin after that are read as sub-agents whose usage is not told.
+const THREADS: usize = 256;
+
+/// The longest name of a thread that is remembered, in bytes.
+const THREAD: usize = 256;
 
 /// The lines of the server.
 #[derive(Debug, Default)]
 pub(super) struct AppServer {
-    /// The threads of the client, the first one first.
-    own: Vec<Thread>,
+    /// The threads that used something or are the client's.
+    threads: Vec<Thread>,
 }
 
-/// A thread that the client began or resumed.
 #[derive(Debug)]
 struct Thread {
     id: String,
+    /// The client began or resumed it.
+    own: bool,
     /// Its turn that began last.
     turn: Option<String>,
     /// What it had used before this run.
@@ -119,21 +124,22 @@ impl AppServer {
         }
         let (Some(method), Some(params)) = (text(value, "method"), value.get("params")) else { return };
         let thread = text(params, "threadId");
-        if self.own.is_empty() && matches!(method, "turn/started" | "thread/tokenUsage/updated") {
+        if !self.has_own() && matches!(method, "turn/started" | "thread/tokenUsage/updated") {
             // Its beginning was not seen.
             self.begin(thread.unwrap_or_default(), ledger);
         }
+        let own = |id: &str| self.threads.iter().any(|known| known.own && known.id == id);
         // Before any thread is known, a line is the main agent's.
-        let sub = thread.filter(|id| !self.own.is_empty() && !self.own.iter().any(|own| own.id == *id));
+        let sub = thread.filter(|id| self.has_own() && !own(id));
         match method {
             "thread/started" => {
-                if let Some(id) = text_at(params, &["thread", "id"]).filter(|_| self.own.is_empty()) {
+                if let Some(id) = text_at(params, &["thread", "id"]).filter(|_| !self.has_own()) {
                     self.begin(id, ledger);
                 }
             }
             "turn/started" => {
-                if let Some(own) = self.thread(thread) {
-                    own.turn = text_at(params, &["turn", "id"]).map(str::to_owned);
+                if let Some(known) = self.thread(thread) {
+                    known.turn = text_at(params, &["turn", "id"]).map(str::to_owned);
                 }
                 if sub.is_none() {
                     ledger.turn_started();
@@ -147,7 +153,7 @@ impl AppServer {
             "item/reasoning/textDelta" | "item/reasoning/summaryTextDelta" => {
                 delta(params, Part::Thinking, sub, events);
             }
-            "thread/tokenUsage/updated" if sub.is_none() => self.usage(params, ledger, events),
+            "thread/tokenUsage/updated" => self.usage(params, ledger, events),
             "error" => error(params, ledger, events),
             "warning" => ledger.warning(events, text(params, "message").unwrap_or_default()),
             "configWarning" => ledger.warning(events, text(params, "summary").unwrap_or_default()),
@@ -155,19 +161,39 @@ impl AppServer {
         }
     }
 
+    fn has_own(&self) -> bool {
+        self.threads.iter().any(|known| known.own)
+    }
+
     /// A thread of the client.
     fn begin(&mut self, id: &str, ledger: &mut Ledger) {
-        if self.own.len() < OWN_THREADS && !self.own.iter().any(|own| own.id == id) {
-            self.own.push(Thread { id: id.to_owned(), turn: None, before: None, used: Usage::default() });
-            if !id.is_empty() {
-                ledger.conversation(id);
-            }
+        if let Some(known) = self.thread(Some(id))
+            && !std::mem::replace(&mut known.own, true)
+            && !id.is_empty()
+        {
+            ledger.conversation(id);
         }
     }
 
-    /// The client's thread of this name; without a name, the first.
+    /// The thread of this name, which is a sub-agent's if it is new; without a name, the first.
     fn thread(&mut self, id: Option<&str>) -> Option<&mut Thread> {
-        self.own.iter_mut().find(|own| id.is_none_or(|id| own.id == id))
+        let at = self.threads.iter().position(|known| id.is_none_or(|id| known.id == id));
+        let at = match (at, id) {
+            (Some(at), _) => at,
+            (None, Some(id)) if self.threads.len() < THREADS && id.len() <= THREAD => {
+                let id = id.to_owned();
+                self.threads.push(Thread {
+                    id,
+                    own: false,
+                    turn: None,
+                    before: None,
+                    used: Usage::default(),
+                });
+                self.threads.len() - 1
+            }
+            (None, _) => return None,
+        };
+        self.threads.get_mut(at)
     }
 
     fn usage(&mut self, params: &Value, ledger: &mut Ledger, events: &mut Vec<Event>) {
@@ -176,11 +202,11 @@ impl AppServer {
         else {
             return;
         };
-        let Some(own) = self.thread(text(params, "threadId")) else { return };
-        let of_this_run = own.turn.is_some() && text(params, "turnId") == own.turn.as_deref();
+        let Some(known) = self.thread(text(params, "threadId")) else { return };
+        let of_this_run = known.turn.is_some() && text(params, "turnId") == known.turn.as_deref();
         let past = if of_this_run { minus(total, last) } else { total };
-        own.used = minus(total, *own.before.get_or_insert(past));
-        let sum = self.own.iter().fold(Usage::default(), |sum, own| plus(sum, own.used));
+        known.used = minus(total, *known.before.get_or_insert(past));
+        let sum = self.threads.iter().fold(Usage::default(), |sum, known| plus(sum, known.used));
         ledger.usage(events, sum);
     }
 }
