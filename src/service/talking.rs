@@ -74,6 +74,11 @@ pub(super) async fn answer(
     in_inbox(&live, move |live, inbox| {
         let Word::Answer { question, answer } = &word else { return Err(Error::NotRunning(run_id)) };
         let Some(open) = open_question(live, inbox, question) else {
+            let stored = inbox.find(&Named::of(&word)).is_some();
+            if !stored && live.status.borrow().state == State::ReconciliationRequired {
+                // What was open when its executor died is settled by Reconcile, and not before.
+                return Err(Error::NotRunning(run_id));
+            }
             return is_settled(run_id, inbox, &live.talked.borrow(), &word);
         };
         open.check(answer, most)?;
