@@ -48,7 +48,7 @@ pub struct Arguments {
     /// Go on with the conversation of this session, which has ended: its run_id, or the first 4 or more characters of it
     #[arg(long = "continues", value_name = "SESSION")]
     pub continues: Option<String>,
-    /// The directory it runs in [default: the current one]
+    /// The directory it runs in [default: the current one; with --continues that of the earlier session]
     #[arg(long, short = 'C', value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
     /// A variable of its environment. The process list shows a value given here to every account while sessionctl runs;
@@ -122,7 +122,9 @@ pub async fn submit(
 
 fn to_submission(arguments: Arguments, profile: String) -> Result<Submission, Failure> {
     let mut submission = Submission::new(arguments.run_id.unwrap_or_else(RunId::random), profile);
-    submission.directory = Some(directory(arguments.directory.as_deref())?);
+    if arguments.directory.is_some() || arguments.continues.is_none() {
+        submission.directory = Some(directory(arguments.directory.as_deref())?);
+    }
     for entry in &arguments.environment {
         let (name, value) = environment_entry(entry)?;
         submission.environment.insert(name, value);

@@ -4,6 +4,7 @@
 //! - The answer comes in deltas only. A call of a tool ends a message and begins the next; the text after the last one is
 //!   the answer if the turn succeeds. The text of a dropped try and that of the good one run together without a mark.
 //! - Into a pipe it cuts long lines and loses the rest, so it writes to a file.
+//! - It knows a conversation only in the directory in which it began.
 //! - It starts itself again as a child that no signal reaches; `GEMINI_CLI_NO_RELAUNCH` keeps it one process. No signal
 //!   makes it stop its tools.
 
@@ -29,6 +30,10 @@ pub(super) struct Gemini;
 impl Dialect for Gemini {
     fn name(&self) -> &'static str {
         "gemini"
+    }
+
+    fn conversations_stay(&self) -> bool {
+        true
     }
 
     fn launch(&self) -> Launch {

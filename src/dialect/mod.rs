@@ -97,6 +97,10 @@ pub trait Dialect: Send + Sync {
     fn features(&self) -> Features {
         Features::default()
     }
+    /// Whether a conversation goes on only in the directory in which it began.
+    fn conversations_stay(&self) -> bool {
+        false
+    }
     /// The whole arguments of one session: `own` are the profile's, or those of [`Launch`]; `more` the submission's.
     ///
     /// # Errors

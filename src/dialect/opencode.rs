@@ -4,6 +4,7 @@
 //!   `error` line is a failure, whatever follows it: the program then exits with 1.
 //! - Texts and calls of tools are printed when they are finished, never in deltas.
 //! - Usage stands in every `step_finish` and is summed.
+//! - In another directory than its own it goes on with a conversation, prints nothing of it, and never ends.
 //! - SIGINT is ignored; SIGTERM ends it and leaves its tools running.
 
 use serde_json::Value;
@@ -22,6 +23,10 @@ pub(super) struct Opencode;
 impl Dialect for Opencode {
     fn name(&self) -> &'static str {
         "opencode"
+    }
+
+    fn conversations_stay(&self) -> bool {
+        true
     }
 
     fn launch(&self) -> Launch {

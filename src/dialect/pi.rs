@@ -6,6 +6,7 @@
 //!   again, and say so next: until then, or the next run, or the program's end, such an error is no verdict.
 //! - A message may have been cut: `length` cuts an answer that is still one, `aborted` and `error` leave none.
 //! - Usage stands in every message of the assistant and is summed.
+//! - In another directory than its own it asks whether to fork a conversation, takes silence for no, and ends with 0.
 //! - SIGTERM ends it with its tools; SIGINT leaves them running.
 
 use serde_json::Value;
@@ -29,6 +30,10 @@ pub(super) struct PiRpc;
 impl Dialect for Pi {
     fn name(&self) -> &'static str {
         "pi"
+    }
+
+    fn conversations_stay(&self) -> bool {
+        true
     }
 
     fn launch(&self) -> Launch {
@@ -80,6 +85,10 @@ impl Dialect for PiRpc {
 
     fn family(&self) -> &'static str {
         "pi"
+    }
+
+    fn conversations_stay(&self) -> bool {
+        true
     }
 
     fn launch(&self) -> Launch {

@@ -82,7 +82,8 @@ pub struct Submission {
     /// The ended session whose conversation goes on in this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<RunId>,
-    /// The absolute directory it runs in. Absent: the account's home.
+    /// The absolute directory it runs in. Absent: that of the session that it continues, else the profile's, else the
+    /// account's home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
     /// Environment on top of the configuration's and the profile's.

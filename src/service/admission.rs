@@ -69,7 +69,7 @@ async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -
         None => (None, None),
         Some(earlier) => {
             let alone = hub.continuing.lock().await;
-            (Some(alone), Some(continued::resolve(hub, earlier, dialect).await?))
+            (Some(alone), Some(continued::resolve(hub, earlier, dialect, &request.submission).await?))
         }
     };
     let folder = hub.spool.active_path(run_id);
@@ -80,7 +80,10 @@ async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -
     let mut record = Record::admitted(&request.submission, digest, &profile.dialect, now);
     record.state = if ticket.is_granted() { State::Accepted } else { State::Queued };
     record.phase = Phase::Pending;
-    record.conversation = conversation.map(|conversation| conversation.id);
+    if let Some(conversation) = conversation {
+        record.conversation = Some(conversation.id);
+        record.conversation_directory = conversation.directory;
+    }
     let dir = admit(hub, &config, request, record.clone()).await?;
     let live = driver::spawn(hub, dir, record, Head::default(), Start::Fresh(ticket));
     let _ = hub.changes.send(Change::Added(run_id));

@@ -1,12 +1,13 @@
 //! `continues`: which conversation goes on in a session.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::blocking::blocking;
 use super::live::Conversation;
 use super::{Error, Hub};
 use crate::dialect::{self, Dialect};
-use crate::model::{InvalidSubmission, RunId, State};
+use crate::model::{InvalidSubmission, RunId, State, Submission};
 use crate::spool::Place;
 
 /// The conversation of an earlier session, if one of `dialect` can go on with it now. The caller holds `hub.continuing`
@@ -15,6 +16,7 @@ pub(super) async fn resolve(
     hub: &Arc<Hub>,
     earlier: RunId,
     dialect: &'static dyn Dialect,
+    submission: &Submission,
 ) -> Result<Conversation, Error> {
     let refuse = |problem: String| Error::from(InvalidSubmission::new("continues", problem));
     let unended = || refuse(format!("session {earlier} has not ended; cancel it or wait for its end"));
@@ -30,7 +32,8 @@ pub(super) async fn resolve(
         }
         Place::Absent => return Err(refuse(format!("no session {earlier} is known here"))),
     };
-    let (record, outcome) = blocking(move || Ok((dir.record()?, dir.outcome()?))).await?;
+    let (record, outcome, claim) =
+        blocking(move || Ok((dir.record()?, dir.outcome()?, dir.claim()?))).await?;
     let outcome = outcome.ok_or_else(unended)?;
     let family = dialect.family();
     let theirs = dialect::find(&record.dialect).map(Dialect::family);
@@ -44,13 +47,25 @@ pub(super) async fn resolve(
     let id = outcome
         .conversation
         .ok_or_else(|| refuse(format!("the program of session {earlier} named no conversation")))?;
-    let conversation = Conversation { family, id };
+    let directory = claim.map(|claim| claim.plan.directory);
+    if dialect.conversations_stay()
+        && let (Some(theirs), Some(ours)) = (&directory, &submission.directory)
+        && !is_same_directory(theirs, Path::new(ours))
+    {
+        return Err(refuse(format!(
+            "session {earlier} ran in another directory, and only there the dialect {} finds its conversation: leave \
+             `directory` out",
+            dialect.name()
+        )));
+    }
+    let conversation = Conversation { family, id, directory };
     // Two programs that go on with one conversation at the same time lose each other's part of it.
     let busy = hub
         .live()
         .values()
         .find(|live| {
-            live.continued.as_ref() == Some(&conversation) && live.status.borrow().state != State::Finished
+            live.continued.as_ref().is_some_and(|other| other.is(&conversation))
+                && live.status.borrow().state != State::Finished
         })
         .map(|live| live.run_id);
     match busy {
@@ -59,4 +74,9 @@ pub(super) async fn resolve(
         ))),
         None => Ok(conversation),
     }
+}
+
+/// Whether two paths lead to one directory. One that is not there is only itself.
+fn is_same_directory(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }

@@ -116,7 +116,9 @@ pub(super) fn plan(
     environment.extend(profile.environment.clone());
     environment.extend(submission.environment.clone());
     let home = environment.get("HOME").map(PathBuf::from);
-    let directory = submission.directory.as_ref().map(PathBuf::from).or(profile.directory.clone()).or(home);
+    let of_conversation = given.conversation.and_then(|conversation| conversation.directory.clone());
+    let named = submission.directory.as_ref().map(PathBuf::from);
+    let directory = named.or(of_conversation).or(profile.directory.clone()).or(home);
     let resources = merged(&submission.limits, &profile.limits);
     let limits = &config.limits;
     Ok(Plan {

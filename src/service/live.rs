@@ -1,5 +1,6 @@
 //! A session that is not settled, in memory.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -72,13 +73,21 @@ pub(super) struct Conversation {
     pub family: &'static str,
     /// The programs' own name of it.
     pub id: String,
+    /// The directory in which it went on so far.
+    pub directory: Option<PathBuf>,
 }
 
 impl Conversation {
     /// The one that goes on in the session of this record.
     pub(super) fn of(record: &Record) -> Option<Conversation> {
         let family = dialect::find(&record.dialect)?.family();
-        Some(Conversation { family, id: record.conversation.clone()? })
+        let directory = record.conversation_directory.clone();
+        Some(Conversation { family, id: record.conversation.clone()?, directory })
+    }
+
+    /// They are the same, wherever they go on.
+    pub(super) fn is(&self, other: &Conversation) -> bool {
+        (self.family, &self.id) == (other.family, &other.id)
     }
 }
 

@@ -32,6 +32,9 @@ pub struct Record {
     /// The program's own name of the conversation that goes on in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
+    /// The directory in which that conversation went on so far: that of the session, unless its submission names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation_directory: Option<PathBuf>,
     /// When it was admitted.
     pub accepted: u64,
     /// What this service is doing with it.
@@ -77,6 +80,7 @@ impl Record {
             dialect: dialect.to_owned(),
             label: submission.label.clone(),
             conversation: None,
+            conversation_directory: None,
             accepted,
             state: State::Queued,
             phase: Phase::Pending,

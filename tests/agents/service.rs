@@ -125,6 +125,8 @@ async fn conversations_go_on_also_in_the_other_way() {
         for other in others {
             let mut next = submission(&world, other);
             next.continues = Some(last);
+            // It goes on where it began.
+            next.directory = None;
             let asked = prompt("tool");
             let (run_id, status) = bench.run_submission(&next, Some(asked.clone().into_bytes())).await;
             assert_eq!(status.end(), Some("completed"), "{dialect}, {other}: {:?}", status.json());

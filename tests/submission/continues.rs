@@ -156,3 +156,45 @@ async fn one_session_at_a_time_goes_on_with_a_conversation() {
     let next = going_on();
     submit(&client, &next, &[]).await.expect("it is free again");
 }
+
+#[tokio::test]
+async fn a_conversation_goes_on_where_it_began() {
+    let bench = bench("");
+    let client = bench.client().await;
+    let home = bench.path().canonicalize().expect("a path");
+    for name in ["one", "two"] {
+        std::fs::create_dir(home.join(name)).expect("a directory");
+    }
+    std::os::unix::fs::symlink(home.join("one"), home.join("alias")).expect("a link");
+    let run = |profile: &str, directory: Option<&str>, continues| {
+        let mut submission = Submission { profile: profile.into(), continues, ..agent(&bench) };
+        submission.directory = directory.map(|name| home.join(name).display().to_string());
+        submission.environment.insert("NOTES".into(), home.display().to_string());
+        submission
+    };
+    let first = run("stayer", Some("one"), None);
+    submit(&client, &first, &[]).await.expect("submits");
+    client.wait(first.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    let mut last = first.run_id();
+    // Nothing said, the same directory, and another name of it.
+    for (directory, expected) in [(None, "one"), (Some("one"), "one"), (Some("alias"), "alias")] {
+        let next = run("stayer", directory, Some(last));
+        submit(&client, &next, &[]).await.expect("submits");
+        let status = client.wait(next.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+        assert_eq!(status.end(), Some("completed"), "{:?}", status.json());
+        last = next.run_id();
+        assert_eq!(bench.read(&format!("pwd-{last}")).trim(), home.join(expected).display().to_string());
+    }
+    // sessionctl runs in another directory, and says nothing of it either.
+    let (next, earlier) = (RunId::random().to_string(), first.run_id().to_string());
+    let environment = [format!("ID={next}"), format!("NOTES={}", home.display())];
+    let mut words = vec!["run", "-P", "stayer", "-p", "x", "--run-id", &next, "--continues", &earlier];
+    words.extend(["-e", &environment[0], "-e", &environment[1]]);
+    let output = bench.sessionctl(&words);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(bench.read(&format!("pwd-{next}")).trim(), home.join("one").display().to_string());
+    let before = spool(&bench);
+    let text = refusal(submit(&client, &run("stayer", Some("two"), Some(last)), &[]).await);
+    assert!(text.contains("InvalidSubmission: continues: ") && text.contains("another directory"), "{text}");
+    assert_eq!(spool(&bench), before);
+}

@@ -36,6 +36,15 @@ printf '{"type":"item.completed","item":{"id":"i","type":"agent_message","text":
 printf '{"type":"turn.completed","usage":{"input_tokens":1,"output_tokens":1}}\n'
 "#;
 
+/// Speaks like `pi --mode json`, and notes where it runs.
+const STAYER: &str = r#"#!/bin/sh
+cat >/dev/null
+pwd >"$NOTES/pwd-$ID"
+printf '{"type":"session","id":"p1"}\n{"type":"agent_start"}\n'
+printf '{"type":"message_end","message":{"role":"assistant","content":[],"stopReason":"stop"}}\n'
+printf '{"type":"agent_settled","aborted":false}\n'
+"#;
+
 const THREAD: &str = "01a22ca6-386c-7071-a05d-b989233d4fc6";
 
 /// A running service with the profiles `sh`, `agent` of the dialect codex, and `talker` of the dialect pi-rpc, which notes
@@ -51,13 +60,16 @@ fn prepared(configuration: &str) -> Bench {
     let bench = Bench::prepared(configuration);
     let program = bench.write("agent", PROGRAM);
     let talker = bench.write("talker", "#!/bin/sh\nhead -n 2 >\"heard-$ID\"\n");
+    let stayer = bench.write("stayer", STAYER);
     let profiles = format!(
         "[profiles.agent]\nprogram = \"{}\"\ndialect = \"codex\"\n\
          [profiles.talker]\nprogram = \"{}\"\ndialect = \"pi-rpc\"\n\
+         [profiles.stayer]\nprogram = \"{}\"\ndialect = \"pi\"\n\
          [profiles.other]\nprogram = \"/bin/cat\"\ndialect = \"pi\"\n\
          [profiles.claude]\nprogram = \"/bin/cat\"\ndialect = \"claude\"\n",
         program.display(),
-        talker.display()
+        talker.display(),
+        stayer.display()
     );
     bench.configure(configuration, &profiles);
     bench
