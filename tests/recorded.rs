@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use support::{Bench, PATIENCE};
 
 /// Recordings whose failure is a usage limit.
-const LIMITS: [&str; 1] = ["codex/equota"];
+const LIMITS: [&str; 2] = ["codex/equota", "pi/quotatime"];
 
 /// Sessions that run at once, by default.
 const PLACES: usize = 8;
