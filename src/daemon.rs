@@ -20,9 +20,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::bus::{self, Admission, Face, Standing};
-use crate::config::{BusMode, Config, OnStop};
+use crate::config::{BusMode, Config, ControllerBus, OnStop};
 use crate::containment::Placer;
-use crate::controller::Embedded;
+use crate::controller::{Controller, Embedded, Framework};
 use crate::program;
 use crate::service::{ExecutorProgram, Sessions, Stopping};
 use crate::spool::{Spool, SpoolError};
@@ -179,7 +179,8 @@ async fn run(
     }
     placer.prepare();
     let containment = placer.backend().name();
-    let sessions = Sessions::start(spool, config.clone(), Box::new(Embedded), executor, placer).await?;
+    let sessions =
+        Sessions::start(spool, config.clone(), controller(&config, admission.uid), executor, placer).await?;
     let face = Face::new(Arc::new(sessions.clone()), admission);
     let socket = face.serve_private(&config.socket)?;
     let user_bus = match config.bus {
@@ -229,6 +230,21 @@ async fn run(
     }
     socket.closed().await;
     Ok(())
+}
+
+/// Who owns runs and leases. A framework that is away keeps no daemon from starting.
+fn controller(config: &Config, uid: u32) -> Box<dyn Controller> {
+    let (application, host) = (&config.application, &config.host);
+    match &config.controller {
+        None => Box::new(Embedded::new(application, host)),
+        Some(framework) => {
+            let address = match &framework.bus {
+                ControllerBus::Session => bus::user_bus_address(uid),
+                ControllerBus::Address(address) => address.clone(),
+            };
+            Box::new(Framework::new(framework, address, application, host, uid))
+        }
+    }
 }
 
 /// Under a service manager that starts us again, sessions go on; elsewhere nobody would come back for them.

@@ -37,6 +37,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "daemon")]
+pub(crate) mod address;
 mod connect;
 mod error;
 mod follow;
@@ -44,7 +46,7 @@ pub mod location;
 mod patience;
 mod status;
 mod subscription;
-mod variant;
+pub(crate) mod variant;
 
 use std::collections::HashMap;
 use std::io::Write;

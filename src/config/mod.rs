@@ -4,6 +4,7 @@
 //! - `file`: the file's own form, its keys, and the checks on their values;
 //! - `given`: values of any kind, and what each key needs;
 //! - `account`: whose service this is, from the password database by uid;
+//! - `token`: the file that holds the framework's token;
 //! - `trust`: who could change the file or a registered program.
 //!
 //! Nobody can run anything that is not registered here, so whoever can write the file, a program or its directory
@@ -16,6 +17,7 @@
 mod account;
 mod file;
 mod given;
+mod token;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -23,7 +25,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use account::Account;
+pub use token::{Token, TokenFile, TokenProblem};
 pub use trust::Untrusted;
+use zbus::names::OwnedWellKnownName;
+use zbus::wire::OwnedObjectPath;
 
 use crate::client::location;
 use crate::containment::Backend;
@@ -88,6 +93,32 @@ pub enum Capture {
     File,
 }
 
+/// Where the framework's bus is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControllerBus {
+    /// The account's session bus.
+    Session,
+    /// The bus at this address, which names a Unix socket.
+    Address(String),
+}
+
+/// The framework that owns runs and leases: its name and object on its bus, and how long it may take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControllerConfig {
+    /// Its bus.
+    pub bus: ControllerBus,
+    /// The well-known name that it owns there.
+    pub name: OwnedWellKnownName,
+    /// Its object, with the interface `org.airouter.Controller1`.
+    pub path: OwnedObjectPath,
+    /// What it is to know us by; `None`: it needs nothing.
+    pub token_file: Option<TokenFile>,
+    /// How long a lease holds after each renewal, in seconds.
+    pub lease_seconds: u64,
+    /// How long one call may take, in seconds; at most a third of the lease.
+    pub call_seconds: u64,
+}
+
 /// Everything that the daemon is configured with.
 #[derive(Clone, PartialEq)]
 pub struct Config {
@@ -105,7 +136,9 @@ pub struct Config {
     pub on_stop: Option<OnStop>,
     /// How long a session may go on without a daemon, in seconds; `None`: for ever.
     pub lease_seconds: Option<u64>,
-    /// The application that bindings must name; empty with the embedded controller.
+    /// The framework that owns runs and leases; `None`: the spool itself does.
+    pub controller: Option<ControllerConfig>,
+    /// The application that bindings must name; empty: any. A framework has one.
     pub application: String,
     /// This host's name.
     pub host: String,
@@ -322,6 +355,7 @@ impl fmt::Debug for Config {
             .field("allow_root", &self.allow_root)
             .field("on_stop", &self.on_stop)
             .field("lease_seconds", &self.lease_seconds)
+            .field("controller", &self.controller)
             .field("application", &self.application)
             .field("host", &self.host)
             .field("limits", &self.limits)

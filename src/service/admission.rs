@@ -8,7 +8,6 @@ use super::driver::{self, Start};
 use super::live::{self, Head};
 use super::{Change, Error, Hub, Stopping, SubmitRequest};
 use crate::config::Config;
-use crate::controller::ControllerError;
 use crate::crash;
 use crate::model::{Phase, RunId, State, Status, Submission, shown, validate};
 use crate::spool::{self, Place, Record, SessionDir, Tombstone};
@@ -51,10 +50,7 @@ async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -
         .profiles
         .get(&request.submission.profile)
         .ok_or_else(|| unknown_profile(&config, &request.submission.profile))?;
-    match hub.controller.verify(&request.submission.binding).await {
-        Ok(()) => {}
-        Err(ControllerError::Binding(invalid)) => return Err(invalid.into()),
-    }
+    hub.controller.verify(&request.submission.binding).await?;
     let mut ticket = hub.slots.reserve(run_id).map_err(|full| Error::AtCapacity { queued: full.queued })?;
     let now = live_now();
     let mut record = Record::admitted(&request.submission, digest, &profile.dialect, now);

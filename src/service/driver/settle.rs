@@ -17,12 +17,11 @@ impl Driver {
     pub(super) async fn deliver(&mut self, outcome: Outcome) -> Result<Step, Error> {
         crash::point("daemon.outcome");
         self.ticket = None;
-        let phase = self
-            .hub
-            .controller
-            .deliver(&outcome)
-            .await
-            .map_err(|error| Error::ControllerUnavailable(error.to_string()))?;
+        self.lease = None;
+        let phase = match self.hub.controller.deliver(&self.binding(), &outcome).await {
+            Ok(phase) => phase,
+            Err(error) => return Ok(self.keep_outcome(outcome, &error).await),
+        };
         crash::point("daemon.delivered");
         let mut record = self.record.clone();
         record.state = State::Finished;
