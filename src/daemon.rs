@@ -153,6 +153,9 @@ fn check(config: &Config) -> Result<(), Failure> {
         config.spool.display(),
         config.socket.display()
     );
+    if let Some(framework) = &config.controller {
+        said.push_str(&format!("controller     {} for {}\n", framework.name, config.application));
+    }
     for (name, profile) in &config.profiles {
         // One that cannot be started keeps no other session from running, and so not the service from starting.
         let found = profile.problem().unwrap_or_else(|| profile.program.display().to_string());

@@ -83,6 +83,7 @@ impl Controller {
         Ok(())
     }
 
+    #[zbus(out_args("prepared"))]
     async fn read_host(
         &self,
         #[zbus(header)] header: Header<'_>,

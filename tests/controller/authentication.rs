@@ -92,3 +92,28 @@ async fn a_token_file_that_others_can_use_is_refused_at_the_start() {
     refused(&folder, "regular file");
     refused(&framework.path().join("none"), "cannot be read");
 }
+
+/// Somebody else's process may own the name on a bus that lets it, or the bus itself may be somebody else's.
+#[tokio::test]
+async fn nothing_is_sent_to_another_account() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root, to be another account");
+        return;
+    }
+    let mut framework = Framework::prepared();
+    let token = framework.token("secret-word");
+    framework.broker.open_to_all();
+    fs::set_permissions(framework.path(), Permissions::from_mode(0o755)).expect("modes");
+    let mut thief = framework.thief();
+    let bench = Bench::with(&with_token(&framework, &token));
+    let submission = bound(&bench, &framework, "true");
+    let error = bench.client().await.submit(&submission, None).await.expect_err("is refused");
+    assert_eq!(error.refusal(), Some("ControllerUnavailable"), "{error}");
+    assert!(error.to_string().contains("account 65534"), "{error}");
+    assert!(thief.try_wait().expect("waits").is_none(), "it was not called");
+    thief.kill().expect("kill");
+    thief.wait().expect("ends");
+    framework.serve(&[]);
+    let (_, status) = bench.run_submission(&submission, None).await;
+    assert_eq!(status.state(), "finished");
+}

@@ -15,7 +15,7 @@ use super::support::broker::Broker;
 use super::support::{Bench, until};
 
 pub const NAME: &str = "org.example.Framework";
-const PATH: &str = "/org/example/Framework";
+pub const PATH: &str = "/org/example/Framework";
 pub const APPLICATION: &str = "app";
 pub const HOST: &str = "host-a";
 pub const WORKER: &str = "worker-1";
@@ -115,6 +115,26 @@ impl Framework {
     pub fn signal(&self, signal: Signal) {
         let pid = self.child.as_ref().expect("it serves").id();
         kill(Pid::from_raw(pid as i32), signal).expect("signal");
+    }
+
+    /// A framework of the account `nobody` that owns the name, and dies of the first call.
+    pub fn thief(&self) -> Child {
+        let folder = self.path().join("thief");
+        fs::create_dir(&folder).expect("folder");
+        std::os::unix::fs::chown(&folder, Some(65534), Some(65534)).expect("owner");
+        // Other accounts need not be able to enter the directory that it was built in.
+        let program = folder.join("reference-controller");
+        fs::copy(env!("CARGO_BIN_EXE_reference-controller"), &program).expect("copies");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+        command.arg("--database").arg(folder.join("runs.db"));
+        command.args(["serve", "--bus", &self.broker.address(), "--name", NAME, "--path", PATH]);
+        command.args(["--fault", "Authenticate:*:exit-before", "--fault", "ReadHost:*:exit-before"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("setpriv");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("readiness");
+        assert_eq!(line, "ready\n");
+        child
     }
 
     /// Adds the run of a submission, with its lease.

@@ -6,6 +6,7 @@ mod support;
 
 mod authentication;
 mod bindings;
+mod contract;
 mod deaths;
 mod delivery;
 mod framework;

@@ -13,7 +13,7 @@ mod refusal;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use zbus::OwnedVariant;
 
 use super::embedded::mismatch;
@@ -146,20 +146,25 @@ impl Controller for Framework {
             return self.embedded.deliver(binding, outcome).await;
         }
         let bound = self.bound(binding)?;
-        let dictionary = match serde_json::to_value(outcome) {
-            Ok(Value::Object(mut object)) => {
-                object.insert("version".into(), VERSION.into());
-                if object.values_mut().map(replace_nul).sum::<usize>() > 0 {
-                    object.insert("text-replaced".into(), true.into());
-                }
-                to_dictionary(&object)
-            }
-            _ => return Err(ControllerError::Unavailable("its outcome has no JSON".into())),
-        };
-        let body = (binding.run_id.to_string(), bound.operation, dictionary);
+        let body = (binding.run_id.to_string(), bound.operation, to_dictionary(&dictionary(outcome)));
         let phase: String = self.link.call("DeliverOutcome", &body).await?;
         prepared::phase(&phase)
     }
+}
+
+/// The outcome with the keys of its JSON.
+fn dictionary(outcome: &Outcome) -> Map<String, Value> {
+    // Serializing an outcome into memory cannot fail: its keys are texts.
+    let Ok(Value::Object(mut object)) = serde_json::to_value(outcome) else { return Map::new() };
+    object.insert("version".into(), VERSION.into());
+    // Any JSON at all, with nulls and depths that D-Bus does not have: it travels as a text.
+    if let Some(value) = object.get_mut("value") {
+        *value = Value::from(value.to_string());
+    }
+    if object.values_mut().map(replace_nul).sum::<usize>() > 0 {
+        object.insert("text-replaced".into(), true.into());
+    }
+    object
 }
 
 /// D-Bus carries no NUL in a text: each text with one gets U+FFFD in its place. How many there were. The exact bytes are in
@@ -189,6 +194,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::{End, Exit, RunId};
 
     #[test]
     fn no_text_keeps_a_nul() {
@@ -196,6 +202,27 @@ mod tests {
         assert_eq!(replace_nul(&mut value), 2);
         assert_eq!(value, json!({"a\u{fffd}": ["b\u{fffd}", {"c": "d"}], "e": 1}));
         assert_eq!(replace_nul(&mut value), 0);
+    }
+
+    #[test]
+    fn an_outcome_travels_with_its_own_keys() {
+        let mut outcome = Outcome::of_nothing(RunId::random(), 1, "epoch".into(), End::Completed, 7);
+        outcome.exit = Some(Exit::Code(0));
+        outcome.text = Some("a\0b".into());
+        outcome.value = json!([null, [1, null]]);
+        let object = dictionary(&outcome);
+        for (key, value) in [
+            ("version", json!(VERSION)),
+            ("run_id", json!(outcome.run_id)),
+            ("end", json!("completed")),
+            ("exit-code", json!(0)),
+            ("text", json!("a\u{fffd}b")),
+            ("text-replaced", json!(true)),
+            ("value", json!("[null,[1,null]]")),
+            ("ended", json!(7)),
+        ] {
+            assert_eq!(object.get(key), Some(&value), "{key}");
+        }
     }
 
     #[test]
