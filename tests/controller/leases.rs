@@ -69,25 +69,51 @@ async fn a_lost_lease_stops_the_session() {
 
 #[tokio::test]
 async fn an_outage_shorter_than_the_lease_changes_nothing() {
-    for stopped in [false, true] {
+    for outage in ["dead", "stopped", "its bus is gone"] {
         let mut framework = Framework::start();
         let bench = Bench::with(&framework.configuration(6));
         let submission = bound(&bench, &framework, LONG);
         started(&bench, &submission).await;
-        match stopped {
-            true => framework.signal(Signal::SIGSTOP),
-            false => framework.kill(),
+        match outage {
+            "stopped" => framework.signal(Signal::SIGSTOP),
+            "dead" => framework.kill(),
+            _ => {
+                framework.broker.kill();
+                framework.died();
+            }
         }
         tokio::time::sleep(Duration::from_secs(4)).await;
-        match stopped {
-            true => framework.signal(Signal::SIGCONT),
-            false => framework.serve(&[]),
+        match outage {
+            "stopped" => framework.signal(Signal::SIGCONT),
+            "dead" => framework.serve(&[]),
+            _ => {
+                framework.broker.restart();
+                framework.serve(&[]);
+            }
         }
         tokio::time::sleep(Duration::from_secs(4)).await;
         bench.write("go", "");
         let status = ended(&bench, &submission).await;
-        assert_eq!((status.state(), status.end()), ("finished", Some("completed")), "{stopped}");
+        assert_eq!((status.state(), status.end()), ("finished", Some("completed")), "{outage}");
     }
+}
+
+#[tokio::test]
+async fn a_run_stays_its_frameworks_while_none_is_configured() {
+    let framework = Framework::start();
+    let mut bench = Bench::with(&framework.configuration(3));
+    let submission = bound(&bench, &framework, LONG);
+    started(&bench, &submission).await;
+    bench.kill();
+    bench.configure("", "");
+    bench.start();
+    let status = ended(&bench, &submission).await;
+    assert_eq!((status.state(), status.end()), ("reconciliation-required", Some("lease-lost")));
+    assert!(status.text("error").contains("[controller]"), "{:?}", status.json());
+    bench.kill();
+    bench.configure(&framework.configuration(3), "");
+    bench.start();
+    until("it is delivered by the start", || framework.end(submission.run_id()) == Some("lease-lost".into()));
 }
 
 #[tokio::test]

@@ -68,13 +68,8 @@ impl Framework {
         }
     }
 
-    fn bound<'a>(&self, binding: &'a Binding) -> Result<Bound<'a>, ControllerError> {
-        let bound = Bound {
-            task_id: part("task_id", &binding.task_id)?,
-            lease_id: part("lease_id", &binding.lease_id)?,
-            worker: part("worker", &binding.worker)?,
-            operation: part("operation", &binding.operation)?,
-        };
+    /// A binding is for this service alone. Only for what is let in: what was let in before stays what it was.
+    fn is_ours(&self, binding: &Binding) -> Result<(), ControllerError> {
         for (key, given, ours) in
             [("application", &binding.application, &self.application), ("host", &binding.host, &self.host)]
         {
@@ -82,7 +77,18 @@ impl Framework {
                 return Err(mismatch(key, ours));
             }
         }
-        Ok(bound)
+        Ok(())
+    }
+}
+
+impl<'a> Bound<'a> {
+    fn of(binding: &'a Binding) -> Result<Bound<'a>, ControllerError> {
+        Ok(Bound {
+            task_id: part("task_id", &binding.task_id)?,
+            lease_id: part("lease_id", &binding.lease_id)?,
+            worker: part("worker", &binding.worker)?,
+            operation: part("operation", &binding.operation)?,
+        })
     }
 }
 
@@ -112,7 +118,8 @@ impl Controller for Framework {
     }
 
     async fn verify(&self, binding: &Binding) -> Result<Prepared, ControllerError> {
-        self.bound(binding)?;
+        Bound::of(binding)?;
+        self.is_ours(binding)?;
         let run_id = binding.run_id.to_string();
         let prepared: HashMap<String, OwnedVariant> = self.link.call("ReadHost", &(run_id,)).await?;
         prepared::check(prepared, binding)
@@ -122,7 +129,7 @@ impl Controller for Framework {
         if !binding.names_framework() {
             return self.embedded.renew(binding, seconds).await;
         }
-        let bound = self.bound(binding)?;
+        let bound = Bound::of(binding)?;
         // No lease is longer than the configuration allows, which is far below u32::MAX.
         let wanted = u32::try_from(seconds).unwrap_or(u32::MAX);
         let body = (bound.task_id, bound.lease_id, bound.worker, wanted);
@@ -135,7 +142,7 @@ impl Controller for Framework {
         if !binding.names_framework() {
             return self.embedded.cancel(binding).await;
         }
-        let bound = self.bound(binding)?;
+        let bound = Bound::of(binding)?;
         let body = (binding.run_id.to_string(), bound.lease_id);
         let phase: String = self.link.call("CancelRun", &body).await?;
         prepared::phase(&phase)
@@ -145,7 +152,7 @@ impl Controller for Framework {
         if !binding.names_framework() {
             return self.embedded.deliver(binding, outcome).await;
         }
-        let bound = self.bound(binding)?;
+        let bound = Bound::of(binding)?;
         let body = (binding.run_id.to_string(), bound.operation, to_dictionary(&dictionary(outcome)));
         let phase: String = self.link.call("DeliverOutcome", &body).await?;
         prepared::phase(&phase)

@@ -60,6 +60,10 @@ impl Driver {
         }
         match self.permitted().await {
             Permit::Granted => crash::point("daemon.permitted"),
+            Permit::Refused(End::Cancelled, why) => {
+                self.note(|record| record.cancel_requested = Some(now_us())).await;
+                return self.settle_unstarted(End::Cancelled, Some(why)).await;
+            }
             Permit::Refused(end, why) => return self.settle_unstarted(end, Some(why)).await,
             Permit::Unknown(error) => return Ok(self.held_back(&error)),
         }
