@@ -5,18 +5,25 @@ use std::time::{Duration, Instant};
 
 use airouter_sessiond::client::Client;
 use airouter_sessiond::crash;
+use airouter_sessiond::model::Submission;
 
 /// Notes its start, and goes on for long enough to be renewed.
 const PROGRAM: &str = "echo '{\"n\":1}'; sleep 1.5; echo '{\"n\":2}'";
 
-/// Submits until it is taken, reconciles until it is delivered, starting again whoever died.
-async fn carried_through(bench: &mut Bench, framework: &mut Framework, what: &str) {
+/// Submits until it is taken, reconciles until it is delivered, starting again whoever died. Whether the framework did.
+async fn carried_through(bench: &mut Bench, framework: &mut Framework, what: &str) -> bool {
     let submission = bound(bench, framework, PROGRAM);
+    carry(bench, framework, &submission, what).await
+}
+
+async fn carry(bench: &mut Bench, framework: &mut Framework, submission: &Submission, what: &str) -> bool {
     let run_id = submission.run_id();
     let begun = Instant::now();
+    let mut died = false;
     let status = loop {
         assert!(begun.elapsed() < PATIENCE, "{what}: never delivered\n{}", bench.log());
         if framework.is_dead() {
+            died = true;
             framework.kill();
             framework.serve(&[]);
         }
@@ -29,7 +36,7 @@ async fn carried_through(bench: &mut Bench, framework: &mut Framework, what: &st
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        match client.submit(&submission, None).await {
+        match client.submit(submission, None).await {
             Ok(_) => {}
             Err(error) if error.refusal() == Some("ControllerUnavailable") || error.is_lost() => continue,
             Err(error) => panic!("{what}: {error}\n{}", bench.log()),
@@ -54,11 +61,12 @@ async fn carried_through(bench: &mut Bench, framework: &mut Framework, what: &st
     }
     assert_eq!(framework.end(run_id).as_deref(), Some(end), "{what}: the framework has it");
     assert_eq!(status.phase(), framework.phase(run_id), "{what}");
+    died
 }
 
 #[tokio::test]
 async fn the_framework_dies_at_every_call() {
-    for (method, calls) in [("ReadHost", 2), ("RenewLease", 3), ("DeliverOutcome", 1), ("Authenticate", 1)] {
+    for (method, calls) in [("ReadHost", 2), ("RenewLease", 2), ("DeliverOutcome", 1), ("Authenticate", 1)] {
         for call in 1..=calls {
             for when in ["exit-before", "exit-after"] {
                 let fault = format!("{method}:{call}:{when}");
@@ -68,7 +76,8 @@ async fn the_framework_dies_at_every_call() {
                 let configuration = framework.configuration(3);
                 let mut bench =
                     Bench::with(&format!("{configuration}token_file = \"{}\"\n", token.display()));
-                carried_through(&mut bench, &mut framework, &fault).await;
+                let died = carried_through(&mut bench, &mut framework, &fault).await;
+                assert!(died, "{fault} was never reached");
             }
         }
     }
@@ -141,4 +150,38 @@ async fn the_daemon_dies_while_the_framework_is_away() {
     bench.start();
     until("the start delivers it", || framework.deliveries(run_id) == 1);
     assert_eq!((framework.phase(run_id).as_str(), starts(&bench, run_id)), ("complete", 1));
+}
+
+#[tokio::test]
+async fn thirty_random_deaths_of_either() {
+    let mut framework = Framework::start();
+    let mut bench = Bench::with(&framework.configuration(9));
+    let mut state = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64) | 1;
+    eprintln!("seed {state}");
+    let mut random = |bound: u64| {
+        // xorshift64 (Marsaglia 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    for round in 0..30 {
+        let submission = bound(&bench, &framework, "echo '{\"n\":1}'; sleep 0.2; echo '{\"n\":2}'");
+        bench.client().await.submit(&submission, None).await.expect("submits");
+        tokio::time::sleep(Duration::from_micros(random(300_000))).await;
+        let whom = random(3);
+        if whom != 0 {
+            framework.kill();
+        }
+        if whom != 1 {
+            bench.kill();
+            bench.start();
+        }
+        if whom != 0 {
+            tokio::time::sleep(Duration::from_micros(random(300_000))).await;
+            framework.serve(&[]);
+        }
+        carry(&mut bench, &mut framework, &submission, &format!("round {round}")).await;
+        assert_eq!(framework.end(submission.run_id()).as_deref(), Some("completed"));
+    }
 }

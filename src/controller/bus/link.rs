@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use zbus::connection::Builder;
 use zbus::names::{OwnedUniqueName, OwnedWellKnownName};
 use zbus::wire::OwnedObjectPath;
-use zbus::{Connection, DynamicType, Type};
+use zbus::{Connection, DynamicType, Error, Type};
 
 use super::INTERFACE;
 use super::refusal::Failure;
@@ -84,17 +84,11 @@ impl Link {
     {
         match tokio::time::timeout(self.patience, self.call_or_again(method, body)).await {
             Ok(answer) => answer.map_err(ControllerError::from),
-            Err(_) => {
-                // Whoever holds it for longer than that has found out by itself.
-                if let Ok(mut held) = self.held.try_lock() {
-                    *held = Held::default();
-                }
-                let seconds = self.patience.as_secs();
-                Err(ControllerError::Unavailable(format!(
-                    "{} on its bus does not answer {method} within {seconds} s",
-                    self.name
-                )))
-            }
+            Err(_) => Err(ControllerError::Unavailable(format!(
+                "{} on its bus does not answer {method} within {} s",
+                self.name,
+                self.patience.as_secs()
+            ))),
         }
     }
 
@@ -191,7 +185,7 @@ impl Link {
             return Ok((wire, owner));
         }
         held.owner = None;
-        let uid: u32 = bus(&wire, "GetConnectionUnixUser", &owner.as_str()).await?;
+        let uid: u32 = bus(&wire, "GetConnectionUnixUser", &owner.as_str()).await.map_err(Failure::of)?;
         if uid != self.uid && uid != 0 {
             return Err(Failure::Other(format!(
                 "{} is owned by the account {uid}, neither ours nor root; nothing was sent to it",
@@ -209,27 +203,37 @@ impl Link {
 
     /// Who owns the framework's name; it is started if the bus can do that.
     async fn owner(&self, wire: &Wire) -> Result<OwnedUniqueName, Failure> {
-        match self.current_owner(wire).await {
-            Err(Failure::Broken(why)) if !wire.is_closed() => {
-                let started: Result<u32, _> =
-                    bus(wire, "StartServiceByName", &(self.name.as_str(), 0u32)).await;
-                match started {
-                    Ok(_) => self.current_owner(wire).await,
-                    Err(Failure::Broken(_)) if !wire.is_closed() => {
-                        Err(Failure::Other(format!("nobody owns {} on its bus", self.name)))
-                    }
-                    Err(Failure::Other(failed)) => {
-                        Err(Failure::Other(format!("{} cannot be started: {failed}", self.name)))
-                    }
-                    Err(_) => Err(Failure::Broken(why)),
-                }
+        if let Some(owner) = self.current_owner(wire).await? {
+            return Ok(owner);
+        }
+        let body = (self.name.as_str(), 0u32);
+        let started: Result<u32, _> = bus(wire, "StartServiceByName", &body).await;
+        let nobody = || Failure::Other(format!("nobody owns {} on its bus", self.name));
+        match started {
+            Ok(_) => self.current_owner(wire).await?.ok_or_else(nobody),
+            Err(Error::MethodError(name, ..)) if name == "org.freedesktop.DBus.Error.ServiceUnknown" => {
+                Err(nobody())
             }
-            owner => owner,
+            Err(error @ Error::MethodError(..)) => {
+                Err(Failure::Other(format!("{} cannot be started: {error}", self.name)))
+            }
+            Err(error) => Err(Failure::of(error)),
         }
     }
 
-    async fn current_owner(&self, wire: &Wire) -> Result<OwnedUniqueName, Failure> {
-        bus(wire, "GetNameOwner", &self.name.as_str()).await
+    /// Who owns it now. A bus that does not even answer that, which it does by itself, is taken for broken: a message that
+    /// was given up half-way may have spoiled the connection.
+    async fn current_owner(&self, wire: &Wire) -> Result<Option<OwnedUniqueName>, Failure> {
+        let name = self.name.as_str();
+        let owner = bus(wire, "GetNameOwner", &name);
+        match tokio::time::timeout(self.patience / 3, owner).await {
+            Ok(Ok(owner)) => Ok(Some(owner)),
+            Ok(Err(Error::MethodError(name, ..))) if name == "org.freedesktop.DBus.Error.NameHasNoOwner" => {
+                Ok(None)
+            }
+            Ok(Err(error)) => Err(Failure::of(error)),
+            Err(_) => Err(Failure::Broken("its bus does not answer".into())),
+        }
     }
 
     /// Connects to the first Unix socket of the address that can be reached, if it is ours or root's.
@@ -259,28 +263,12 @@ impl Link {
     }
 }
 
-impl Wire {
-    fn is_closed(&self) -> bool {
-        // The kernel says so of a socket whose other end is gone (poll(2)).
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        use std::os::fd::AsFd;
-        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLHUP)];
-        !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
-    }
-}
-
 /// A method of the bus itself.
-async fn bus<B, R>(wire: &Wire, method: &'static str, body: &B) -> Result<R, Failure>
+async fn bus<B, R>(wire: &Wire, method: &'static str, body: &B) -> zbus::Result<R>
 where
     B: Serialize + DynamicType + Sync,
     R: for<'de> Deserialize<'de> + Type,
 {
-    let reply = wire
-        .connection
-        .call_method(Some(DBUS), DBUS_PATH, Some(DBUS), method, body)
-        .await
-        .map_err(Failure::of)?;
-    let body = reply.body();
-    body.deserialize()
-        .map_err(|error| Failure::Broken(format!("the bus answers {method} with nonsense: {error}")))
+    let reply = wire.connection.call_method(Some(DBUS), DBUS_PATH, Some(DBUS), method, body).await?;
+    reply.body().deserialize()
 }
