@@ -45,6 +45,8 @@ pub const WAITS: usize = 64;
 const BYTES: usize = 64 << 20;
 /// Descriptors of a sender's calls that are not answered yet. A submission may come with 33.
 const DESCRIPTORS: usize = 64;
+/// Calls besides `Submit` that do something also where nobody wants their answer.
+const EFFECTS: [&str; 6] = ["Answer", "Cancel", "FollowUp", "Reconcile", "Steer", "Unsubscribe"];
 /// The fixed beginning of every message (specification, "Message Format").
 const HEAD: usize = 16;
 /// The longest header that is read of a message which is refused for its size.
@@ -365,7 +367,7 @@ impl Gate {
         let ours = header.interface().is_some_and(|name| name.starts_with("org.airouter."));
         let member = header.member().map_or("", |name| name.as_str());
         let submit = ours && member == "Submit";
-        let effect = submit || (ours && matches!(member, "Cancel" | "Reconcile" | "Unsubscribe"));
+        let effect = submit || (ours && EFFECTS.contains(&member));
         if !effect && !wants_answer(&header) {
             // A question whose answer nobody wants has no effect, and nothing would say when it is done.
             return Ok(false);

@@ -17,7 +17,7 @@ use super::fakebus::Listening;
 use super::socket::Wire;
 use super::{INTERFACE, PATH, session_path};
 use crate::model::RunId;
-use crate::service::{Change, Facts};
+use crate::service::{Change, Facts, ProfileFacts};
 
 /// Messages that wait for one connection to take them.
 const OUTBOX: usize = 1024;
@@ -260,12 +260,12 @@ where
 #[derive(Debug, PartialEq)]
 pub struct Told {
     facts: Facts,
-    profiles: BTreeMap<String, BTreeMap<String, String>>,
+    profiles: BTreeMap<String, ProfileFacts>,
 }
 
 impl Told {
     /// The properties as they are.
-    pub fn new(facts: Facts, profiles: BTreeMap<String, BTreeMap<String, String>>) -> Self {
+    pub fn new(facts: Facts, profiles: BTreeMap<String, ProfileFacts>) -> Self {
         Told { facts, profiles }
     }
 

@@ -69,6 +69,7 @@ impl Driver {
         }
         let lease_seconds = self.hub.controller.lease_seconds();
         let (dir, config, digest) = (self.live.dir.clone(), self.hub.config(), self.record.digest.clone());
+        let conversation = self.live.continued.clone();
         let backend = self.hub.placer.backend();
         let claimed = blocking(move || {
             let Ownership::Taken(lock) = dir.lock_owner()? else { return Ok(Claimed::Owned) };
@@ -76,7 +77,9 @@ impl Driver {
             if examine::may_have_run(&dir)? {
                 return Ok(Claimed::Owned);
             }
-            let plan = match launch::plan(&config, &dir.submission_as_admitted(&digest)?, backend) {
+            let submission = dir.submission_as_admitted(&digest)?;
+            let given = launch::Given { folder: dir.path(), conversation: conversation.as_ref() };
+            let plan = match launch::plan(&config, &submission, given, backend) {
                 Ok(mut plan) => {
                     plan.lease_seconds = lease_seconds.or(plan.lease_seconds);
                     plan

@@ -23,15 +23,7 @@ impl Driver {
             tracing::warn!(run_id = %self.live.run_id, %error, "its record cannot be stored");
         }
         self.record = record;
-        // Nothing follows in its journal: readers come to the end.
-        let head = Head::settled(Some(&outcome));
-        if self.live.head.borrow().offset < head.offset {
-            self.advance.moved();
-        }
-        self.live.head.send_replace(head);
-        self.show_advance();
-        self.show(live::status(&self.record, Some(&outcome)));
-        self.answer(Some(&outcome));
+        self.show_end(&outcome);
         Step::Undelivered(Box::new(outcome))
     }
 
