@@ -8,15 +8,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
-use zbus::names::OwnedWellKnownName;
-use zbus::wire::OwnedObjectPath;
 
+use super::controller::{self, FileController};
 use super::given::{Given, Optional, Problem, Section, refuse};
 use super::{
-    Account, BusMode, Capture, Config, ConfigError, ContainmentMode, ControllerBus, ControllerConfig,
-    DEFAULT_PATH, OnStop, Profile, TokenFile, trust,
+    Account, BusMode, Capture, Config, ConfigError, ContainmentMode, DEFAULT_PATH, OnStop, Profile, trust,
 };
-use crate::client::address::socket_paths;
 use crate::client::location;
 use crate::dialect;
 use crate::model::{Limits, ResourceLimits};
@@ -29,9 +26,6 @@ const MAX_PROFILE_NAME: usize = 64;
 const MAX_SECONDS: u64 = 366 * 24 * 3600;
 /// How long a question waits for an answer where the configuration does not say: a day, in seconds.
 const QUESTION_SECONDS: u64 = 24 * 3600;
-
-/// The longest lease of a framework: a day, in seconds.
-const MAX_LEASE: u64 = 24 * 3600;
 
 const BUS_MODES: [(&str, BusMode); 3] =
     [("auto", BusMode::Auto), ("off", BusMode::Off), ("required", BusMode::Required)];
@@ -64,17 +58,6 @@ struct File {
     environment: Section<BTreeMap<String, Given>>,
     #[serde(default)]
     profiles: Section<BTreeMap<String, Section<FileProfile>>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct FileController {
-    bus: Option<Given>,
-    name: Option<Given>,
-    path: Option<Given>,
-    token_file: Option<Given>,
-    lease_seconds: Option<Given>,
-    call_seconds: Option<Given>,
 }
 
 #[derive(Deserialize, Default)]
@@ -197,7 +180,7 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
         return refuse("socket", format!("a socket's path takes at most {most} bytes; name a shorter one"));
     }
     let controller = match file.controller {
-        Some(section) => Some(resolve_controller(section.table("controller")?, account)?),
+        Some(section) => Some(controller::resolve(section.table("controller")?, account)?),
         None => None,
     };
     let application = file.application.checked("application", Given::text)?.unwrap_or_default();
@@ -243,45 +226,6 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
             .checked("containment", |given, key| given.word(key, &CONTAINMENTS))?
             .unwrap_or_default(),
     })
-}
-
-fn resolve_controller(file: FileController, account: &Account) -> Result<ControllerConfig, Problem> {
-    let key = |rest: &str| format!("controller.{rest}");
-    let needed =
-        |rest: &str, given: Option<Given>, what: &str| match given.checked(&key(rest), Given::text)? {
-            Some(text) => Ok(text),
-            None => refuse(key(rest), format!("is missing; name {what}")),
-        };
-    let bus = match needed("bus", file.bus, "the framework's bus: \"session\", or an address")?.as_str() {
-        "session" => ControllerBus::Session,
-        address if !socket_paths(address).is_empty() => ControllerBus::Address(address.to_owned()),
-        _ => return refuse(key("bus"), "must be \"session\", or an address such as \"unix:path=/run/bus\""),
-    };
-    let name = needed("name", file.name, "what the framework owns on its bus")?;
-    let name = OwnedWellKnownName::try_from(name).map_err(|_| {
-        (key("name"), "must be a well-known bus name, such as \"org.example.Framework\"".to_owned())
-    })?;
-    let path = needed("path", file.path, "the framework's object")?;
-    let path = OwnedObjectPath::try_from(path).map_err(|_| {
-        (key("path"), "must be an object path, such as \"/org/example/Framework\"".to_owned())
-    })?;
-    let token_file = file.token_file.checked(&key("token_file"), absolute)?.map(TokenFile::new);
-    if let Some(token) = &token_file {
-        token.read(account.uid).map_err(|problem| (key("token_file"), problem.to_string()))?;
-    }
-    let seconds = |rest: &str, given: Option<Given>, least, most, default: u64| {
-        let seconds = given.checked(&key(rest), |given, key| given.number(key, least, most))?;
-        Ok::<u64, Problem>(seconds.unwrap_or(default))
-    };
-    let lease_seconds = seconds("lease_seconds", file.lease_seconds, 3, MAX_LEASE, 60)?;
-    let call_seconds = seconds("call_seconds", file.call_seconds, 1, MAX_LEASE, 10.min(lease_seconds / 3))?;
-    if call_seconds > lease_seconds / 3 {
-        return refuse(
-            key("call_seconds"),
-            "must be at most a third of lease_seconds: a renewal may fail and be repeated",
-        );
-    }
-    Ok(ControllerConfig { bus, name, path, token_file, lease_seconds, call_seconds })
 }
 
 fn state_directory(account: &Account) -> PathBuf {
@@ -422,7 +366,7 @@ fn texts(key: &str, table: Section<BTreeMap<String, Given>>) -> Result<BTreeMap<
     checked.collect()
 }
 
-fn absolute(given: Given, key: &str) -> Result<PathBuf, Problem> {
+pub(super) fn absolute(given: Given, key: &str) -> Result<PathBuf, Problem> {
     let path = given.path(key)?;
     check_absolute(key, &path)?;
     Ok(path)

@@ -4,6 +4,7 @@
 //! - `file`: the file's own form, its keys, and the checks on their values;
 //! - `given`: values of any kind, and what each key needs;
 //! - `account`: whose service this is, from the password database by uid;
+//! - `controller`: the framework that owns runs and leases;
 //! - `token`: the file that holds the framework's token;
 //! - `trust`: who could change the file or a registered program.
 //!
@@ -15,6 +16,7 @@
 //! silently absent.
 
 mod account;
+mod controller;
 mod file;
 mod given;
 mod token;
@@ -25,10 +27,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use account::Account;
+pub use controller::{ControllerBus, ControllerConfig};
 pub use token::{Token, TokenFile, TokenProblem};
 pub use trust::Untrusted;
-use zbus::names::OwnedWellKnownName;
-use zbus::wire::OwnedObjectPath;
 
 use crate::client::location;
 use crate::containment::Backend;
@@ -92,32 +93,6 @@ pub enum Capture {
     Pipe,
     /// A file that the executor follows: for programs that cut long lines on any pipe.
     File,
-}
-
-/// Where the framework's bus is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ControllerBus {
-    /// The account's session bus.
-    Session,
-    /// The bus at this address, which names a Unix socket.
-    Address(String),
-}
-
-/// The framework that owns runs and leases: its name and object on its bus, and how long it may take.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ControllerConfig {
-    /// Its bus.
-    pub bus: ControllerBus,
-    /// The well-known name that it owns there.
-    pub name: OwnedWellKnownName,
-    /// Its object, with the interface `org.airouter.Controller1`.
-    pub path: OwnedObjectPath,
-    /// What it is to know us by; `None`: it needs nothing.
-    pub token_file: Option<TokenFile>,
-    /// How long a lease holds after each renewal, in seconds.
-    pub lease_seconds: u64,
-    /// How long one call may take, in seconds; at most a third of the lease.
-    pub call_seconds: u64,
 }
 
 /// Everything that the daemon is configured with.
