@@ -19,6 +19,7 @@ mod failure;
 mod follow;
 mod list;
 mod output;
+mod pages;
 mod profiles;
 mod reconcile;
 mod report;
@@ -102,6 +103,9 @@ enum Command {
     Doctor,
     /// Show the service's promises at work on a scratch spool
     Demo,
+    /// Write manual pages and shell completions
+    #[command(hide = true)]
+    Pages(pages::Arguments),
 }
 
 /// Runs `sessionctl` with the arguments of this process.
@@ -161,6 +165,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<Exit, Failure> 
         Command::Profiles(command) => profiles::run(command, context).await,
         Command::Doctor => doctor::run(context).await,
         Command::Demo => run_demo(context).await,
+        Command::Pages(arguments) => pages::run(&arguments),
     }
 }
 
