@@ -4,11 +4,13 @@
 
 mod support;
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
 use airouter_sessiond::client::WaitFor;
+use serde_json::Value;
 use support::{Bench, PATIENCE, text};
 
 /// Installs what cargo built below that prefix.
@@ -57,6 +59,44 @@ fn what_is_installed_is_taken_away_again() {
         .status();
     assert!(removed.expect("the installer runs").success());
     assert_eq!(files(), "", "left");
+}
+
+/// The story that `make qualify` tells of installed programs, and that it fails where they are not what they should be.
+#[test]
+fn qualification_counts_and_cleans_up() {
+    let present =
+        |command: &str| Command::new("which").arg(command).output().is_ok_and(|o| o.status.success());
+    if !nix::unistd::geteuid().is_root() || !["jq", "useradd", "dbus-daemon"].into_iter().all(present) {
+        eprintln!("SKIPPED qualification_counts_and_cleans_up: needs root, jq, useradd and dbus-daemon");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("scratch directory");
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("modes");
+    let (prefix, receipt) = (directory.path().join("prefix"), directory.path().join("receipt.json"));
+    install(&prefix);
+    let qualify = || {
+        let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/qualify"))
+            .args([&prefix.join("bin"), &receipt])
+            .output()
+            .expect("the script runs");
+        let said = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
+        let receipt = std::fs::read_to_string(&receipt).unwrap_or_else(|error| panic!("{error}\n{said}"));
+        let receipt: Value = serde_json::from_str(&receipt).expect("JSON");
+        assert_eq!(receipt["temporary_state_removed"], true, "{said}");
+        (output.status.code(), receipt, said)
+    };
+    let (status, receipt, said) = qualify();
+    assert_eq!((status, &receipt["passed"]), (Some(0), &true.into()), "{said}");
+    let counted = receipt["executions"].as_array().expect("a list");
+    assert!(counted.len() == 3 && counted.iter().all(|program| program["executions"] == 1), "{receipt}");
+    let sum = Command::new("sha256sum").arg(prefix.join("bin/sessionctl")).output().expect("sha256sum");
+    assert!(text(&sum.stdout).starts_with(receipt["programs"][2]["sha256"].as_str().expect("a sum")));
+
+    let executor = prefix.join("bin/airouter-native-exec");
+    std::fs::remove_file(&executor).expect("removes");
+    std::fs::copy("/bin/true", &executor).expect("copies");
+    let (status, receipt, _) = qualify();
+    assert_eq!((status, &receipt["passed"]), (Some(1), &false.into()), "{receipt}");
 }
 
 #[test]
