@@ -141,6 +141,7 @@ async fn the_journal_gets_priorities_and_every_session_by_its_run_id() {
         assert!(line.contains(&format!("run_id={run_id}")), "{line}");
     }
     assert!(!log.contains("echo"), "{log}");
+    assert_eq!(log.matches("session driving").count(), 1, "each state is told once\n{log}");
 
     // The variable alone, inherited by somebody whose output leads elsewhere, changes nothing.
     bench.environment("JOURNAL_STREAM", "1:1");
@@ -294,6 +295,7 @@ mod inside {
                 .output()
                 .expect("runs");
             assert!(text(&sessionctl.stderr).contains("must be one of"), "{sessionctl:?}");
+            assert_eq!(sessionctl.status.code(), Some(51), "no service");
         }
         installed.configure(GOOD);
         let run_id = RunId::random();
