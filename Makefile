@@ -1,5 +1,6 @@
 # demo          the main job on embedded defaults: no bus, no systemd, no configuration
 # test          everything; as root it first installs what the tests need, else it says what is missing
+# test-agents   the real agent programs, from the npm registry, against a scripted model on this machine; not part of test
 # install       programs, units, manual pages and the rest below $(DESTDIR)$(PREFIX); uninstall takes them away
 # deb           a Debian package, target/debian/*.deb (with cargo-deb, or without)
 # test-package  installs that package, as root, and runs the service from it in a user session; leaves nothing behind
@@ -15,8 +16,9 @@ SYSCONFDIR ?= /etc
 # What `qualify` runs, and where its receipt goes.
 QUALIFY_BIN ?= $(PREFIX)/bin
 RECEIPT ?= target/qualification.json
+AGENTS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/airouter-sessiond/agents
 
-.PHONY: all demo test bench install install-files install-openrc uninstall deb test-package qualify
+.PHONY: all demo test test-agents bench install install-files install-openrc uninstall deb test-package qualify
 
 all:
 	$(CARGO) build --release --locked --bins
@@ -31,6 +33,10 @@ test:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --quiet
 	$(CARGO) check --locked --quiet --no-default-features --features client
 	$(CARGO) test --locked --features crash-points,faults
+
+test-agents:
+	tests/tools/install-agents "$(AGENTS)"
+	AIROUTER_AGENTS="$(AGENTS)" $(CARGO) test --locked --features crash-points,faults --test agents -- --ignored --test-threads=1
 
 bench:
 	$(CARGO) bench --locked

@@ -105,7 +105,9 @@ fn every_command_speaks_json() {
     assert!(good(&bench.sessionctl(&["--json", "list"])).contains(&run_id));
     assert_eq!(json(&bench.sessionctl(&["--json", "cancel", &run_id]))["end"], "completed");
     assert!(json(&bench.sessionctl(&["--json", "reconcile", &run_id]))["evidence"].is_array());
-    assert!(good(&bench.sessionctl(&["--json", "profiles", "list"])).contains("/bin/sh"));
+    let profiles = json(&bench.sessionctl(&["--json", "profiles", "list"]));
+    assert_eq!(profiles["sh"]["program"], "/bin/sh");
+    assert!(profiles["sh"]["features"].is_array(), "{profiles}");
     serde_json::from_slice::<serde_json::Value>(&bench.sessionctl(&["--json", "doctor"]).stdout)
         .expect("JSON");
 }
@@ -259,6 +261,64 @@ fn mistakes_are_explained() {
             assert!(said.contains(word), "{arguments:?}: {said}");
         }
     }
+}
+
+/// A session that can be talked to is tried elsewhere; here is what is said where nobody listens.
+#[test]
+fn an_ended_session_is_not_talked_to() {
+    let bench = Bench::new();
+    let submitted = bench.sessionctl(&["--json", "submit", "--profile", "sh", "--", "true"]);
+    let run_id = json(&submitted)["run_id"].as_str().expect("a run_id").to_owned();
+    good(&bench.sessionctl(&["wait", &run_id]));
+    let long = "ä".repeat(16_385);
+    for (arguments, names) in [
+        (vec!["steer", &run_id, "my secret"], vec!["NotRunning", "Unsupported"]),
+        (vec!["follow-up", &run_id, "my secret"], vec!["NotRunning", "Unsupported"]),
+        (vec!["steer", &run_id, &long], vec!["InvalidArgument"]),
+        (vec!["steer", &run_id, " ", "--request-id", "x"], vec!["InvalidArgument"]),
+        (vec!["steer", &run_id, "my secret", "--request-id", "a\nb"], vec!["InvalidArgument"]),
+        (vec!["answer", &run_id, "q1", "my secret"], vec!["UnknownQuestion", "NotRunning"]),
+    ] {
+        let mut all = vec!["--json"];
+        all.extend(&arguments);
+        let output = bench.sessionctl(&all);
+        assert_eq!(output.status.code(), Some(50), "{arguments:?}");
+        let error: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON alone");
+        assert!(names.contains(&error["error"].as_str().expect("a name")), "{error}");
+        let said = error["text"].as_str().expect("a text");
+        assert!(said.len() < 1000 && !said.contains("secret"), "{said}");
+    }
+    for arguments in [vec!["--json", "questions"], vec!["--json", "questions", &run_id]] {
+        assert_eq!(good(&bench.sessionctl(&arguments)), "");
+    }
+    let none = bench.sessionctl(&["questions"]);
+    assert!(none.status.success() && text(&none.stderr).contains("no question waits"), "{none:?}");
+}
+
+#[test]
+fn talking_needs_a_text_and_its_help_says_where_it_is_seen() {
+    let bench = Bench::prepared("");
+    for arguments in [vec!["steer"], vec!["answer", "abcd"], vec!["questions", "abcd", "q1"]] {
+        assert_eq!(bench.sessionctl(&arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let mut piped = bench.sessionctl_command(&["steer", "abcd"]).stdin(Stdio::piped()).spawn().expect("runs");
+    piped.stdin.take().expect("piped").write_all(&[0xff]).expect("writes");
+    assert_eq!(piped.wait().expect("ends").code(), Some(2), "a text is UTF-8");
+    for (command, words) in [
+        ("steer", &["--request-id", "process list", "undeliverable"][..]),
+        ("follow-up", &["--request-id", "process list", "turn is over"]),
+        ("answer", &["<QUESTION>", "[CHOICE]", "--text", "process list"]),
+        ("questions", &["[SESSION]", "--json"]),
+        ("wait", &["a question waits for an answer"]),
+    ] {
+        let help = good(&bench.sessionctl(&[command, "--help"]));
+        // Where a line ends is the help's own matter.
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in words {
+            assert!(help.contains(word), "{command}: {word}: {help}");
+        }
+    }
+    assert!(good(&bench.sessionctl(&["--help"])).contains("43  the program never took the message"));
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use crate::model::{Limits, RunId, Status};
+use crate::model::{Answer, Limits, Message, MessageStatus, RunId, Status};
 use crate::service::{
-    Batch, Change, Error, Facts, Feed, Filter, FollowOptions, FollowPermit, Listing, Page, Sessions,
-    SubmitRequest, WaitFor,
+    Batch, Change, Error, Facts, Feed, Filter, FollowOptions, FollowPermit, Listing, Page, ProfileFacts,
+    Sessions, SubmitRequest, WaitFor,
 };
 
 /// The service as the D-Bus face sees it; [`Sessions`] says what each does.
@@ -31,11 +31,13 @@ pub trait Engine: Send + Sync + 'static {
     async fn wait(&self, run_id: RunId, condition: WaitFor, timeout: Duration) -> Result<Status, Error>;
     async fn cancel(&self, run_id: RunId) -> Result<Status, Error>;
     async fn reconcile(&self, run_id: RunId) -> Result<Status, Error>;
+    async fn send(&self, run_id: RunId, message: Message) -> Result<MessageStatus, Error>;
+    async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error>;
     async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error>;
     fn changes(&self) -> broadcast::Receiver<Change>;
     async fn upgrade_pending(&self) -> bool;
     fn facts(&self) -> Facts;
-    fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>>;
+    fn profiles(&self) -> BTreeMap<String, ProfileFacts>;
     fn limits(&self) -> Limits;
 }
 
@@ -79,6 +81,12 @@ impl Engine for Sessions {
     async fn reconcile(&self, run_id: RunId) -> Result<Status, Error> {
         Sessions::reconcile(self, run_id).await
     }
+    async fn send(&self, run_id: RunId, message: Message) -> Result<MessageStatus, Error> {
+        Sessions::send(self, run_id, message).await
+    }
+    async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error> {
+        Sessions::answer(self, run_id, question, answer).await
+    }
     async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error> {
         Ok(Box::new(Sessions::subscribe(self, run_id, cursor).await?))
     }
@@ -91,7 +99,7 @@ impl Engine for Sessions {
     fn facts(&self) -> Facts {
         Sessions::facts(self)
     }
-    fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+    fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
         Sessions::profiles(self)
     }
     fn limits(&self) -> Limits {

@@ -13,6 +13,7 @@
 //! fake bus beside it so that clients made for buses work; the bus connection has one for everybody.
 //! Nothing here changes a session when a connection, a client or the bus itself goes away.
 
+mod descriptor;
 mod engine;
 mod error;
 mod fakebus;
@@ -226,13 +227,17 @@ async fn announce(
     }
 }
 
-/// The state of every session that has not ended and of those that ended last, as if it had just changed.
+/// The state of every session that has not ended and of those that ended last, as if it had just changed, and the
+/// questions that are open, as if they had just been asked.
 async fn tell_all(engine: &dyn Engine, hub: &Hub) {
     match engine.list(Filter { limit: Some(1000), ..Filter::default() }).await {
         Ok(listing) => {
             for status in listing.sessions {
                 let (run_id, state, phase, end) = (status.run_id, status.state, status.phase, status.end);
                 hub.tell(Change::State { run_id, state, phase, end });
+                for open in status.questions {
+                    hub.tell(Change::QuestionAsked { run_id, question: open.question });
+                }
             }
         }
         Err(error) => tracing::warn!(%error, "the sessions cannot be listed"),

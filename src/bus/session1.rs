@@ -12,7 +12,7 @@ use super::BusError;
 use super::given::GivenDict;
 use super::sessions1::Context;
 use super::variant::{Vardict, vardict};
-use crate::model::{RunId, Status};
+use crate::model::{Message, MessageMode, RunId, Status};
 
 /// The interface's name.
 pub const SESSION_INTERFACE: &str = "org.airouter.Session1";
@@ -47,6 +47,7 @@ impl Shown {
             ("Label", Variant::from(status.label.clone().unwrap_or_default())),
             // A progress is a dictionary of numbers and a name: it can be written.
             ("Progress", Variant::from(vardict(&status.progress).unwrap_or_default())),
+            ("Questions", Variant::from(questions(&status))),
         ])
     }
 
@@ -58,6 +59,11 @@ impl Shown {
         changed.retain(|name, value| before.get(name) != Some(value));
         changed
     }
+}
+
+/// The questions that wait for an answer, as dictionaries: they can be written.
+fn questions(status: &Status) -> Vec<Vardict> {
+    status.questions.iter().map(|question| vardict(question).unwrap_or_default()).collect()
 }
 
 /// A session's object on one connection.
@@ -81,6 +87,37 @@ impl Session1 {
     #[zbus(out_args("status"))]
     async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<Vardict, BusError> {
         self.context.cancel(self.shown.run_id, &header).await
+    }
+
+    #[zbus(out_args("message"))]
+    async fn steer(
+        &self,
+        request_id: String,
+        text: String,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        let message = Message { request_id, mode: MessageMode::Steer, text };
+        self.context.send(self.shown.run_id, message, &header).await
+    }
+
+    #[zbus(out_args("message"))]
+    async fn follow_up(
+        &self,
+        request_id: String,
+        text: String,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        let message = Message { request_id, mode: MessageMode::FollowUp, text };
+        self.context.send(self.shown.run_id, message, &header).await
+    }
+
+    async fn answer(
+        &self,
+        question: &str,
+        answer: GivenDict,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), BusError> {
+        self.context.answer(self.shown.run_id, question, answer, &header).await
     }
 
     #[zbus(property(emits_changed_signal = "const"))]
@@ -116,5 +153,10 @@ impl Session1 {
     #[zbus(property)]
     fn progress(&self) -> zbus::fdo::Result<Vardict> {
         vardict(&self.shown.status().progress).map_err(|error| zbus::fdo::Error::Failed(error.to_string()))
+    }
+
+    #[zbus(property)]
+    fn questions(&self) -> Vec<Vardict> {
+        questions(&self.shown.status())
     }
 }

@@ -19,13 +19,25 @@ use super::objects::Objects;
 use super::peer::Link;
 use super::variant::{Budget, Vardict, append, append_text, vardict};
 use super::{BusError, request, session_path, subscription};
-use crate::model::{Entry, RunId};
+use crate::model::{Entry, Message, MessageMode, RunId};
+use crate::service::ProfileFacts;
 
 /// The version of the interface: changes only add to it.
 pub const INTERFACE_VERSION: u32 = 1;
 
-/// What this version can do beyond the first; none of them yet has a name of its own.
-const FEATURES: [&str; 4] = ["follow", "reconcile", "subscribe", "wait"];
+/// What this version can do besides submitting, reading and cancelling.
+const FEATURES: [&str; 10] = [
+    "answer",
+    "attachments",
+    "continues",
+    "follow",
+    "follow-up",
+    "output-schema",
+    "reconcile",
+    "steer",
+    "subscribe",
+    "wait",
+];
 
 /// `Follow` streams of all callers together. A stream can outlive the connection that asked for it.
 pub const ALL_FOLLOWS: usize = 1024;
@@ -61,16 +73,9 @@ pub fn event(entry: &Entry, budget: &mut Budget) -> (EventTuple, bool) {
 }
 
 /// The `Profiles` property.
-pub fn profiles_dict(
-    profiles: &BTreeMap<String, BTreeMap<String, String>>,
-) -> HashMap<String, HashMap<String, zbus::wire::Variant<'static>>> {
-    profiles
-        .iter()
-        .map(|(name, facts)| {
-            let facts = facts.iter().map(|(key, text)| (key.clone(), text.clone().into())).collect();
-            (name.clone(), facts)
-        })
-        .collect()
+pub fn profiles_dict(profiles: &BTreeMap<String, ProfileFacts>) -> HashMap<String, Vardict> {
+    // A profile's facts are a dictionary of texts: it can be written.
+    profiles.iter().map(|(name, facts)| (name.clone(), vardict(facts).unwrap_or_default())).collect()
 }
 
 /// Calls that a session's own object has too.
@@ -108,6 +113,36 @@ impl Context {
         caller.keep_until_answered(hold);
         vardict(&status)
     }
+
+    pub(super) async fn send(
+        &self,
+        run_id: RunId,
+        message: Message,
+        call: &Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        let caller = self.link.caller(call)?;
+        let _turn = caller.peer()?.turn(run_id).await;
+        let hold = self.hub.hold(run_id);
+        let status = self.engine.send(run_id, message).await?;
+        caller.keep_until_answered(hold);
+        vardict(&status)
+    }
+
+    pub(super) async fn answer(
+        &self,
+        run_id: RunId,
+        question: &str,
+        answer: GivenDict,
+        call: &Header<'_>,
+    ) -> Result<(), BusError> {
+        let caller = self.link.caller(call)?;
+        let answer = request::answer(answer)?;
+        let _turn = caller.peer()?.turn(run_id).await;
+        let hold = self.hub.hold(run_id);
+        self.engine.answer(run_id, question, answer).await?;
+        caller.keep_until_answered(hold);
+        Ok(())
+    }
 }
 
 #[zbus::interface(name = "org.airouter.Sessions1", introspection_docs = false)]
@@ -122,7 +157,7 @@ impl Sessions1 {
         let submitted = request::submission(submission)?;
         let run_id = submitted.submission.run_id();
         let _turn = caller.peer()?.turn(run_id).await;
-        let request = submitted.with_input(self.0.engine.limits().submission).await?;
+        let request = submitted.read(&self.0.engine.limits()).await?;
         let hold = self.0.hub.hold(run_id);
         let status = self.0.engine.submit(request).await?;
         // The path in the answer leads somewhere when it arrives; others are told of the object after it.
@@ -259,6 +294,40 @@ impl Sessions1 {
         vardict(&status)
     }
 
+    #[zbus(out_args("message"))]
+    async fn steer(
+        &self,
+        run_id: &str,
+        request_id: String,
+        text: String,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        let message = Message { request_id, mode: MessageMode::Steer, text };
+        self.0.send(request::run_id(run_id)?, message, &header).await
+    }
+
+    #[zbus(out_args("message"))]
+    async fn follow_up(
+        &self,
+        run_id: &str,
+        request_id: String,
+        text: String,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        let message = Message { request_id, mode: MessageMode::FollowUp, text };
+        self.0.send(request::run_id(run_id)?, message, &header).await
+    }
+
+    async fn answer(
+        &self,
+        run_id: &str,
+        question: &str,
+        answer: GivenDict,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), BusError> {
+        self.0.answer(request::run_id(run_id)?, question, answer, &header).await
+    }
+
     #[zbus(property(emits_changed_signal = "const"))]
     fn version(&self) -> String {
         env!("CARGO_PKG_VERSION").to_owned()
@@ -305,7 +374,7 @@ impl Sessions1 {
     }
 
     #[zbus(property)]
-    fn profiles(&self) -> HashMap<String, HashMap<String, zbus::wire::Variant<'static>>> {
+    fn profiles(&self) -> HashMap<String, Vardict> {
         profiles_dict(&self.0.engine.profiles())
     }
 
@@ -352,6 +421,12 @@ impl Sessions1 {
         phase: &str,
         end: &str,
     ) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn question_asked(emitter: &SignalEmitter<'_>, run_id: &str, question: &str) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn question_settled(emitter: &SignalEmitter<'_>, run_id: &str, question: &str) -> zbus::Result<()>;
 
     #[zbus(signal)]
     async fn activity_advanced(emitter: &SignalEmitter<'_>, run_id: &str, head: &str) -> zbus::Result<()>;

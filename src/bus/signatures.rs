@@ -14,6 +14,10 @@ type Methods = &'static [(&'static str, &'static [(&'static str, &'static str)])
 const RUN_ID: (&str, &str) = ("s", "run_id");
 const CURSOR: (&str, &str) = ("s", "cursor");
 const OPTIONS: (&str, &str) = ("a{sv}", "options");
+const REQUEST_ID: (&str, &str) = ("s", "request_id");
+const TEXT: (&str, &str) = ("s", "text");
+const QUESTION: (&str, &str) = ("s", "question");
+const ANSWER: (&str, &str) = ("a{sv}", "answer");
 
 const SESSIONS: Methods = &[
     ("Submit", &[("a{sv}", "submission")]),
@@ -26,9 +30,18 @@ const SESSIONS: Methods = &[
     ("Unsubscribe", &[("u", "subscription")]),
     ("Cancel", &[RUN_ID]),
     ("Reconcile", &[RUN_ID]),
+    ("Steer", &[RUN_ID, REQUEST_ID, TEXT]),
+    ("FollowUp", &[RUN_ID, REQUEST_ID, TEXT]),
+    ("Answer", &[RUN_ID, QUESTION, ANSWER]),
 ];
 
-const SESSION: Methods = &[("Follow", &[CURSOR, OPTIONS]), ("Cancel", &[])];
+const SESSION: Methods = &[
+    ("Follow", &[CURSOR, OPTIONS]),
+    ("Cancel", &[]),
+    ("Steer", &[REQUEST_ID, TEXT]),
+    ("FollowUp", &[REQUEST_ID, TEXT]),
+    ("Answer", &[QUESTION, ANSWER]),
+];
 
 /// Refuses a call of one of our methods that comes with other arguments than the method has, and any call that sets a
 /// property, since none can be set. Says nothing of methods that do not exist.

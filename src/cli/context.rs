@@ -13,6 +13,8 @@ use crate::model::RunId;
 
 /// The fewest characters by which a session is named.
 const MIN_PREFIX: usize = 4;
+/// How often a call whose reply was lost is made.
+const ATTEMPTS: u32 = 3;
 /// How long a service that went away is waited for.
 const COMES_BACK_WITHIN: Duration = Duration::from_secs(60);
 /// The longest pause between two attempts to connect.
@@ -134,6 +136,25 @@ impl Context {
             };
             return Err(error.into());
         }
+    }
+
+    /// What `call` gives; where the connection is lost meanwhile, it is made again on a new one. Only for calls that
+    /// change nothing when they are made twice.
+    ///
+    /// # Errors
+    /// Those of the call, or the service does not come back.
+    pub async fn insist<T>(
+        &self,
+        client: &mut Client,
+        call: impl AsyncFn(&Client) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        for _ in 1..ATTEMPTS {
+            match call(client).await {
+                Err(error) if error.is_lost() => *client = self.reconnect(client).await?,
+                other => return Ok(other?),
+            }
+        }
+        Ok(call(client).await?)
     }
 
     /// The session that `text` names: a run_id, or a prefix of one that no other session has.

@@ -27,7 +27,8 @@ pub async fn run(arguments: Arguments, context: &Context) -> Result<Exit, Failur
     let options = FollowOptions { raw: arguments.raw, live: false };
     let mut follow = client.follow(run_id, &arguments.cursor, options).await?;
     let status = client.status(run_id).await?;
-    let mut view = View::new(context.out.style).of_dialect(status.text("dialect")).exact(arguments.raw);
+    let view = View::new(context.out.style).of_session(run_id);
+    let mut view = view.of_dialect(status.text("dialect")).exact(arguments.raw);
     let mut left = arguments.limit.unwrap_or(u64::MAX);
     let mut next = arguments.cursor;
     while let Some(line) = follow.next_line().await? {

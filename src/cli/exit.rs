@@ -22,6 +22,8 @@ pub enum Exit {
     UnknownEnd,
     /// The wait ran out of time before the condition held.
     TimedOut,
+    /// The program never took the message.
+    Undeliverable,
     /// The service refused the call.
     Refused,
     /// No service answers for this account, or none could be started.
@@ -40,8 +42,8 @@ impl Exit {
         let ends = End::ALL.into_iter().filter(|end| !matches!(end, End::Completed | End::Failed));
         let mut all = vec![Exit::Ok, Exit::Failed, Exit::Usage];
         all.extend(ends.map(Exit::Ended));
-        all.extend([Exit::Uncertain, Exit::UnknownEnd, Exit::TimedOut, Exit::Refused, Exit::NoService]);
-        all.extend([Exit::Trouble, Exit::Detached, Exit::OutputClosed]);
+        all.extend([Exit::Uncertain, Exit::UnknownEnd, Exit::TimedOut, Exit::Undeliverable]);
+        all.extend([Exit::Refused, Exit::NoService, Exit::Trouble, Exit::Detached, Exit::OutputClosed]);
         all
     }
 
@@ -68,6 +70,7 @@ impl Exit {
             Exit::Uncertain => 40,
             Exit::UnknownEnd => 41,
             Exit::TimedOut => 42,
+            Exit::Undeliverable => 43,
             Exit::Refused => 50,
             Exit::NoService => 51,
             Exit::Trouble => 52,
@@ -88,6 +91,7 @@ impl Exit {
             }
             Exit::UnknownEnd => "the session ended in a way that this version has no word for".to_owned(),
             Exit::TimedOut => "`wait` ran out of time".to_owned(),
+            Exit::Undeliverable => "the program never took the message".to_owned(),
             Exit::Refused => "the service refused the call".to_owned(),
             Exit::NoService => "no service answers, or none could be started".to_owned(),
             Exit::Trouble => "configuration, files or connection: see the message".to_owned(),
@@ -151,7 +155,7 @@ mod tests {
         for end in End::ALL {
             assert!(seen.contains_key(&Exit::Ended(end).code()), "{end} has none");
         }
-        assert_eq!(seen.len(), 3 + (End::ALL.len() - 2) + 8);
+        assert_eq!(seen.len(), 3 + (End::ALL.len() - 2) + 9);
     }
 
     #[test]

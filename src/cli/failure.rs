@@ -47,6 +47,11 @@ impl Failure {
         Failure::Io { what: what.into(), error }
     }
 
+    /// The connection was lost: whether what was asked for happened is not known.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Failure::Client(error) if error.is_lost())
+    }
+
     /// The exit for it.
     pub fn exit(&self) -> Exit {
         match self {

@@ -6,9 +6,12 @@
 //! - `failure`: why a command did not do what was asked;
 //! - `context`: how the service is found, and started where none answers (`start`);
 //! - `submission`: the command line as a submission;
+//! - `asking`: what programs ask and what was said to them, as text;
 //! - `watch`: following a session through restarts of the service;
 //! - `view`, `report`, `text`, `output`: what people and programs read.
 
+mod answer;
+mod asking;
 mod cancel;
 mod context;
 mod demo;
@@ -18,9 +21,11 @@ mod exit;
 mod failure;
 mod follow;
 mod list;
+mod message;
 mod output;
 mod pages;
 mod profiles;
+mod questions;
 mod reconcile;
 mod report;
 mod run;
@@ -47,6 +52,8 @@ pub use exit::Exit;
 pub use failure::Failure;
 pub use output::{Output, Style};
 pub use start::connect_or_start;
+
+use crate::model::MessageMode;
 
 /// Long jobs that nobody can lose: submit, watch and stop sessions of this account's airouter-sessiond.
 #[derive(Parser)]
@@ -92,6 +99,27 @@ enum Command {
     Follow(follow::Arguments),
     /// Wait for a session
     Wait(wait::Arguments),
+    /// Tell a session's program something, into its running turn
+    ///
+    /// Prints how far the message is known to have come, and its request_id: stored (it would survive a power loss),
+    /// written (to the program's standard input), seen (the program said so), undeliverable (the program never took it).
+    /// The same text again under the same request_id is the same message and is not sent again. With --json one object:
+    /// request-id, mode, receipt.
+    Steer(message::Arguments),
+    /// Tell a session's program something, to be read when its running turn is over
+    ///
+    /// Everything else is as with `steer`.
+    FollowUp(message::Arguments),
+    /// List the questions that wait for an answer, with what is asked and how to answer
+    ///
+    /// With --json an object a line: run_id, question, about, choices, takes-text, tool, asked, expires, and text, labels,
+    /// details of what is asked. Of one session the 16 that are open longest.
+    Questions(questions::Arguments),
+    /// Answer a question of a session's program
+    ///
+    /// The answer is stored before this returns; the same again changes nothing, and another one is refused. With --json
+    /// one object: run_id, question, stored.
+    Answer(answer::Arguments),
     /// Ask for a session to be cancelled
     Cancel(cancel::Arguments),
     /// Look again at a session whose end is uncertain; starts nothing
@@ -160,6 +188,10 @@ async fn dispatch(command: Command, context: &Context) -> Result<Exit, Failure> 
         Command::Events(arguments) => events::run(arguments, context).await,
         Command::Follow(arguments) => follow::run(arguments, context).await,
         Command::Wait(arguments) => wait::run(arguments, context).await,
+        Command::Steer(arguments) => message::run(arguments, MessageMode::Steer, context).await,
+        Command::FollowUp(arguments) => message::run(arguments, MessageMode::FollowUp, context).await,
+        Command::Questions(arguments) => questions::run(arguments, context).await,
+        Command::Answer(arguments) => answer::run(arguments, context).await,
         Command::Cancel(arguments) => cancel::run(arguments, context).await,
         Command::Reconcile(arguments) => reconcile::run(arguments, context).await,
         Command::Profiles(command) => profiles::run(command, context).await,

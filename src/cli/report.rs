@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
+use super::asking::Question;
 use super::output::Style;
 use super::text::{count, duration, shortened};
 use crate::client::SessionStatus;
@@ -76,6 +77,13 @@ pub fn status_lines(status: &SessionStatus, style: Style) -> String {
     ] {
         lines.extend(value.map(|value| line(label, &value)));
     }
+    lines.extend(status.questions().map(|open| {
+        let asked = Question(open);
+        line("asks", &format!("{}: {}", asked.id(), [asked.subject(), asked.age()].join(", ")))
+    }));
+    if status.asks() {
+        lines.push(line("to answer", &format!("sessionctl questions {}", status.text("run_id"))));
+    }
     if flag(status, "cancel-requested") == Some(true) {
         lines.push(line("cancel", "was asked for"));
     }
@@ -95,10 +103,13 @@ pub fn status_lines(status: &SessionStatus, style: Style) -> String {
     style.text(&lines.join("\n"))
 }
 
-/// The end of a session that has one, otherwise its state.
+/// The end of a session that has one, otherwise its state; `attention` where its program waits for an answer.
 fn standing(status: &SessionStatus) -> String {
     match status.end() {
         Some(end) if !status.is_uncertain() => end.to_owned(),
+        _ if status.asks() => {
+            format!("attention ({})", plural(status.questions().count() as u64, "question"))
+        }
         _ => status.state().to_owned(),
     }
 }
@@ -215,6 +226,22 @@ mod tests {
             json!({"state": "reconciliation-required", "end": "interrupted", "error": "its owner died"}),
         );
         assert_eq!(summary(&uncertain, PLAIN), "reconciliation-required · its owner died");
+    }
+
+    #[test]
+    fn a_session_that_asks_wants_attention() {
+        let asking = status(json!({
+            "run_id": "0192f3c4-5b6a-7c8d-9e0f-112233445566", "state": "driving", "profile": "sh",
+            "questions": [{"question": "q1", "about": "permission", "tool": "Bash", "asked": 1, "expires": 2}]
+        }));
+        assert!(
+            list_line(&asking, PLAIN).contains("attention (1 question)"),
+            "{}",
+            list_line(&asking, PLAIN)
+        );
+        let lines = status_lines(&asking, PLAIN);
+        assert!(lines.contains("asks          q1: permission, Bash, asked "), "{lines}");
+        assert!(lines.contains("to answer     sessionctl questions 0192f3c4-"), "{lines}");
     }
 
     #[test]

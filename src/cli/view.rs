@@ -11,9 +11,10 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::asking::{Question, Said, settled};
 use super::output::Style;
 use super::text::{count, duration, shortened};
-use crate::model::{Entry, kind};
+use crate::model::{Entry, RunId, kind};
 
 /// The longest tool input and output shown, in characters.
 const SHORT: usize = 160;
@@ -49,6 +50,9 @@ pub struct View {
     /// The exact lines are shown too.
     exact: bool,
     tokens: (u64, u64),
+    said: Said,
+    /// What the session is called in the commands that are shown.
+    session: String,
     /// The end is told by whoever uses the view, in a summary.
     summary: bool,
 }
@@ -56,7 +60,12 @@ pub struct View {
 impl View {
     /// A view that shows text so.
     pub fn new(style: Style) -> View {
-        View { style, ..View::default() }
+        View { style, session: "RUN_ID".to_owned(), ..View::default() }
+    }
+
+    /// The same for this session: what its program asks is shown with the commands that answer it.
+    pub fn of_session(self, run_id: RunId) -> View {
+        View { session: run_id.to_string(), ..self }
     }
 
     /// The same for one that is followed by a summary: the record `ended` shows only what a summary does not tell.
@@ -180,6 +189,9 @@ impl View {
             "tool-started" => self.tool_started(entry),
             "tool-finished" => self.tool_finished(entry),
             "usage" => return self.usage(details),
+            "question" => self.question(details),
+            "question-settled" => self.style.paint(YELLOW, &self.style.text(&settled(details))),
+            "message" => self.message(details),
             "verdict" => self.verdict(details),
             "stderr" => return Some(self.style.paint(DIM, &self.labelled("stderr", text(details, "text")))),
             "raw" => return self.raw(entry),
@@ -250,6 +262,25 @@ impl View {
         self.tokens = tokens;
         let line = format!("      tokens: {} in, {} out", count(tokens.0), count(tokens.1));
         Some(self.style.paint(DIM, &line))
+    }
+
+    /// What the program asks, what the tool in question was given, and the commands that answer it.
+    fn question(&self, details: &Map<String, Value>) -> String {
+        let asked = Question(details);
+        let subject = asked.subject();
+        let subject = if subject.is_empty() { subject } else { format!(" ({subject})") };
+        let mut lines = vec![format!("? {}{subject}: {}", asked.id(), asked.text())];
+        let input = shortened(&tool_input(details.get("details")), SHORT);
+        if !input.is_empty() {
+            lines.push(format!("| {input}"));
+        }
+        lines.extend(asked.commands(&self.session));
+        self.style.paint(YELLOW, &self.style.text(&lines.join("\n").replace('\n', "\n      ")))
+    }
+
+    fn message(&mut self, details: &Map<String, Value>) -> String {
+        let colour = if text(details, "receipt") == "undeliverable" { RED } else { CYAN };
+        self.style.paint(colour, &self.style.text(&self.said.line(details)))
     }
 
     fn verdict(&self, details: &Map<String, Value>) -> String {
@@ -332,7 +363,7 @@ fn exited(details: &Map<String, Value>) -> String {
 }
 
 /// A tool's input in few words: the one text that it has (a command, a path), or its JSON.
-fn tool_input(input: Option<&Value>) -> String {
+pub(super) fn tool_input(input: Option<&Value>) -> String {
     match input {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
@@ -432,7 +463,8 @@ mod tests {
         let texts = json!({
             "text": evil, "name": evil, "input": evil, "output": evil, "message": evil, "result": evil, "end": evil,
             "error": evil, "sub": evil, "dialect": evil, "containment": evil, "tool": evil, "raw": evil,
-            "leftovers": [{"pid": 1, "command": evil}], "part": "text", "other": evil
+            "leftovers": [{"pid": 1, "command": evil}], "part": "text", "other": evil, "question": evil, "choices": [{"id": evil, "label": evil}], "details": {"x": evil},
+            "about": evil, "how": evil, "choice": evil, "request-id": evil, "mode": evil, "receipt": evil, "why": evil
         });
         let quiet = Style { terminal: true, colour: false };
         for kind in kind::ALL.into_iter().chain(["\x1b[2Jnewer"]) {
@@ -504,6 +536,27 @@ mod tests {
             " 0:00 > Agent look around\n[look around] thinking: hm\n 0:00 > [look around] Bash ls\n\
              [look around] seen\n[unknown] said\n"
         );
+    }
+
+    #[test]
+    fn a_question_is_shown_with_the_commands_that_answer_it() {
+        let run_id: RunId = "0192f3c4-5b6a-7c8d-9e0f-112233445566".parse().unwrap();
+        let mut view = View::new(PLAIN).of_session(run_id);
+        let asked = json!({
+            "question": "q1", "about": "permission", "tool": "Bash", "text": "May it?\nReally?",
+            "details": {"command": "rm -rf build"}, "choices": [{"id": "allow", "label": "Allow"}]
+        });
+        assert_eq!(
+            view.entry(&entry("question", asked)),
+            " 0:00 ? q1 (permission, Bash): May it?\n      Really?\n      | rm -rf build\n      \
+             Allow: sessionctl answer 0192f3c4-5b6a-7c8d-9e0f-112233445566 q1 allow\n"
+        );
+        let answered = json!({"question": "q1", "how": "answered", "choice": "allow"});
+        assert_eq!(view.entry(&entry("question-settled", answered)), " 0:00 ? q1 answered: allow\n");
+        let sent = json!({"request-id": "a", "mode": "steer", "receipt": "stored", "text": "faster"});
+        assert_eq!(view.entry(&entry("message", sent)), " 0:00 » steer stored: faster\n");
+        let seen = json!({"request-id": "a", "mode": "steer", "receipt": "seen"});
+        assert_eq!(view.entry(&entry("message", seen)), " 0:00 » steer seen: faster\n");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Arguments {
 pub enum Condition {
     /// The program was started, or never will be
     Started,
-    /// Somebody is needed, or it ended
+    /// Somebody is needed (a question waits for an answer, its end is uncertain), or it ended
     Attention,
     /// It ended, or its end is uncertain
     Finished,
@@ -88,7 +88,7 @@ fn exit(status: &SessionStatus, condition: Condition) -> Exit {
     }
     let holds = match condition {
         Condition::Started => status.number("started").is_some(),
-        Condition::Attention => status.number("questions").is_some_and(|questions| questions > 0),
+        Condition::Attention => status.asks(),
         Condition::Finished => false,
     };
     if holds { Exit::Ok } else { Exit::TimedOut }
@@ -112,6 +112,9 @@ mod tests {
         assert_eq!(exit(&driving, Condition::Started), Exit::Ok);
         assert_eq!(exit(&driving, Condition::Finished), Exit::TimedOut);
         assert_eq!(exit(&driving, Condition::Attention), Exit::TimedOut);
+        let asking = status(json!({"state": "driving", "questions": [{"question": "q1"}]}));
+        assert_eq!(exit(&asking, Condition::Attention), Exit::Ok);
+        assert_eq!(exit(&asking, Condition::Finished), Exit::TimedOut);
         assert_eq!(exit(&killed, Condition::Finished), Exit::Ended(End::Killed));
         assert_eq!(exit(&uncertain, Condition::Attention), Exit::Uncertain);
     }

@@ -63,7 +63,12 @@ pub async fn watch(context: &Context, client: Client, mut watch: Watch) -> Resul
     // Where there is no answer, following finds out why.
     let status = client.status(watch.run_id).await;
     let dialect = status.as_ref().map_or("", |status| status.text("dialect"));
-    let mut view = View::new(context.out.style).with_summary().of_dialect(dialect).exact(watch.raw);
+    let view = View::new(context.out.style).of_session(watch.run_id).with_summary();
+    let mut view = view.of_dialect(dialect).exact(watch.raw);
+    if watch.cursor != "start" && status.as_ref().is_ok_and(SessionStatus::asks) {
+        // What it asked before the cursor is not shown.
+        context.out.note(&format!("its program waits for an answer: sessionctl questions {}", watch.run_id));
+    }
     let outcome = tokio::select! {
         outcome = to_the_end(context, client, &mut watch, &mut view) => outcome,
         () = leave.asked() => Ok(None),

@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+mod attachment;
 mod connect;
 mod error;
 mod follow;
@@ -47,7 +48,6 @@ mod subscription;
 mod variant;
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -56,14 +56,15 @@ use serde_json::{Map, Value};
 use zbus::{DynamicType, Message, OwnedObjectPath, OwnedVariant, Variant};
 
 pub use crate::model::Filter;
+pub use attachment::Attachment;
 pub use connect::{Client, Connector};
 pub use error::{ERROR_PREFIX, Error};
 pub use follow::{Follow, FollowOptions};
 pub use status::SessionStatus;
 pub use subscription::{Delivery, Record, Subscription};
 
-use self::variant::{texts_to_variant, to_dictionary, to_object};
-use crate::model::{RunId, Submission};
+use self::variant::{Dictionary, texts_to_variant, to_dictionary, to_object};
+use crate::model::{Answer, MessageStatus, RunId, Submission};
 
 /// The service's name on the user's bus.
 pub const BUS_NAME: &str = "org.airouter.Sessions1";
@@ -127,12 +128,30 @@ impl Client {
     /// # Errors
     /// The service refuses it, naming the key; or the connection was lost, and the same call may be made again.
     pub async fn submit(&self, submission: &Submission, input: Option<Vec<u8>>) -> Result<Submitted, Error> {
+        self.submit_with(submission, input, &[]).await
+    }
+
+    /// The same with attachments; the list in `submission` itself stays empty. The same call made again carries them
+    /// again.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`].
+    pub async fn submit_with(
+        &self,
+        submission: &Submission,
+        input: Option<Vec<u8>>,
+        attachments: &[Attachment],
+    ) -> Result<Submitted, Error> {
         let Value::Object(object) = serde_json::to_value(submission).map_err(Error::answer)? else {
             return Err(Error::answer("a submission is not an object"));
         };
         let mut dictionary = to_dictionary(&object);
         if !submission.environment.is_empty() {
             dictionary.insert("environment".to_owned(), texts_to_variant(&submission.environment));
+        }
+        if !attachments.is_empty() {
+            let entries: Result<Vec<Dictionary>, Error> = attachments.iter().map(Attachment::entry).collect();
+            dictionary.insert("attachments".to_owned(), Variant::new(entries?));
         }
         if let Some(input) = input {
             let (key, value) = input_entry(input)?;
@@ -223,6 +242,75 @@ impl Client {
         self.ask_status("Reconcile", &run_id.to_string()).await
     }
 
+    /// Tells a session's program something, as soon as it can take it. When this returns, the message would survive a power
+    /// loss; the receipt says how far it is known to have come.
+    ///
+    /// `request_id` is your own stable name of the message: the same again is the same message for ever, so a call whose
+    /// reply was lost is made again as it is, and a later one tells how far the message has come meanwhile.
+    ///
+    /// ```no_run
+    /// # use airouter_sessiond::client::{Client, Error};
+    /// # use airouter_sessiond::model::{Receipt, RunId};
+    /// # async fn example(client: &Client, run_id: RunId) -> Result<(), Error> {
+    /// let sent = client.steer(run_id, "note-7", "Leave the tests alone").await?;
+    /// if sent.receipt == Receipt::Undeliverable {
+    ///     println!("the program never took {}", sent.request_id);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The service refuses it (`MessageChanged`, `NotRunning`, `TooManyMessages`, `Unsupported`, …), or the connection
+    /// was lost.
+    pub async fn steer(&self, run_id: RunId, request_id: &str, text: &str) -> Result<MessageStatus, Error> {
+        self.send("Steer", run_id, request_id, text).await
+    }
+
+    /// The same as [`Client::steer`], to be read when the program's running turn is over.
+    ///
+    /// # Errors
+    /// As [`Client::steer`].
+    pub async fn follow_up(
+        &self,
+        run_id: RunId,
+        request_id: &str,
+        text: &str,
+    ) -> Result<MessageStatus, Error> {
+        self.send("FollowUp", run_id, request_id, text).await
+    }
+
+    /// Answers a question of a session's program. When this returns, the answer would survive a power loss; the same again
+    /// changes nothing, so a call whose reply was lost is made again as it is.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use airouter_sessiond::client::{Client, Error, WaitFor};
+    /// # use airouter_sessiond::model::{Answer, RunId};
+    /// # async fn example(client: &Client, run_id: RunId) -> Result<(), Error> {
+    /// let status = client.wait(run_id, WaitFor::Attention, Duration::ZERO).await?.typed()?;
+    /// for question in &status.questions {
+    ///     let answer = Answer { choice: question.choices.first().cloned(), text: None };
+    ///     client.answer(run_id, &question.question, &answer).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The service refuses it (`InvalidArgument`: it does not fit the question; `QuestionSettled`, `UnknownQuestion`, …), or
+    /// the connection was lost.
+    pub async fn answer(&self, run_id: RunId, question: &str, answer: &Answer) -> Result<(), Error> {
+        let Value::Object(answer) = serde_json::to_value(answer).map_err(Error::answer)? else {
+            return Err(Error::answer("an answer is not an object"));
+        };
+        let body = (run_id.to_string(), carriable("question", question)?, to_dictionary(&answer));
+        if let Some(Value::String(text)) = answer.get("text") {
+            carriable("answer.text", text)?;
+        }
+        self.ask("Answer", &body).await
+    }
+
     /// The service's properties, as JSON, by their names: `Version`, `InterfaceVersion`, `Profiles`, `Limits`, ….
     ///
     /// # Errors
@@ -239,6 +327,18 @@ impl Client {
     /// The cursor is refused, or the service cannot be asked.
     pub async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Subscription, Error> {
         Subscription::new(self.reconnect().await?, run_id, cursor).await
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        run_id: RunId,
+        request_id: &str,
+        text: &str,
+    ) -> Result<MessageStatus, Error> {
+        let body = (run_id.to_string(), carriable("request_id", request_id)?, carriable("text", text)?);
+        let status: WireDictionary = self.ask(method, &body).await?;
+        serde_json::from_value(Value::Object(to_object(status))).map_err(Error::answer)
     }
 
     async fn ask_status(&self, method: &str, run_id: &str) -> Result<SessionStatus, Error> {
@@ -259,6 +359,17 @@ impl Client {
     }
 }
 
+/// The text, which D-Bus carries only without a NUL.
+fn carriable<'a>(argument: &str, text: &'a str) -> Result<&'a str, Error> {
+    match text.contains('\0') {
+        false => Ok(text),
+        true => Err(Error::Refused {
+            name: "InvalidArgument".to_owned(),
+            text: format!("{argument}: has a NUL character, which D-Bus does not carry; leave it out"),
+        }),
+    }
+}
+
 /// The key and value that carry `input`: inside the call where it is a short text, otherwise by descriptor.
 fn input_entry(input: Vec<u8>) -> Result<(&'static str, Variant<'static>), Error> {
     let input = match String::from_utf8(input) {
@@ -269,14 +380,7 @@ fn input_entry(input: Vec<u8>) -> Result<(&'static str, Variant<'static>), Error
         Ok(text) => text.into_bytes(),
         Err(error) => error.into_bytes(),
     };
-    let lost = |error: std::io::Error| Error::Lost(format!("no pipe for the input: {error}"));
-    let (reader, mut writer) = std::io::pipe().map_err(lost)?;
-    // A service that refuses the submission closes its end, and the write ends with an error that the reply explains.
-    std::thread::Builder::new()
-        .name("input".to_owned())
-        .spawn(move || drop(writer.write_all(&input)))
-        .map_err(lost)?;
-    Ok(("input-fd", Variant::from(zbus::Fd::from(OwnedFd::from(reader)))))
+    Ok(("input-fd", attachment::descriptor(input)?))
 }
 
 #[cfg(test)]

@@ -66,6 +66,17 @@ impl SessionStatus {
         self.state() == State::ReconciliationRequired.to_string()
     }
 
+    /// The questions that wait for an answer, the oldest first: the dictionaries of the interface, with the keys of
+    /// [`OpenQuestion`](crate::model::OpenQuestion). The service gives the first 16.
+    pub fn questions(&self) -> impl Iterator<Item = &Map<String, Value>> {
+        self.0.get("questions").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+    }
+
+    /// Its program waits for an answer.
+    pub fn asks(&self) -> bool {
+        self.questions().next().is_some()
+    }
+
     /// The whole, typed.
     ///
     /// # Errors
@@ -97,6 +108,15 @@ mod tests {
         let typed = status(json!({})).typed().unwrap();
         assert_eq!((typed.end, typed.progress.usage.input_tokens), (Some(End::Completed), 7));
         assert_eq!(typed.exit, Some(crate::model::Exit::Code(0)));
+    }
+
+    #[test]
+    fn questions_are_given_as_they_are() {
+        assert!(!status(json!({})).asks());
+        let question = json!({"question": "q1", "about": "riddle", "choices": ["yes"], "asked": 5});
+        let asking = status(json!({"questions": [question]}));
+        assert!(asking.asks() && asking.typed().is_err(), "a word of a newer service");
+        assert_eq!(asking.questions().collect::<Vec<_>>(), [question.as_object().unwrap()]);
     }
 
     #[test]

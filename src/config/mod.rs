@@ -27,6 +27,7 @@ pub use trust::Untrusted;
 
 use crate::client::location;
 use crate::containment::Backend;
+use crate::dialect;
 use crate::model::{Limits, ResourceLimits};
 
 /// The search path of programs where the configuration sets none.
@@ -105,6 +106,8 @@ pub struct Config {
     pub on_stop: Option<OnStop>,
     /// How long a session may go on without a daemon, in seconds; `None`: for ever.
     pub lease_seconds: Option<u64>,
+    /// How long a question waits for an answer before it is refused, in seconds; `None`: for ever.
+    pub question_seconds: Option<u64>,
     /// The application that bindings must name; empty with the embedded controller.
     pub application: String,
     /// This host's name.
@@ -297,6 +300,11 @@ fn default_file(uid: u32) -> Result<PathBuf, ConfigError> {
 }
 
 impl Profile {
+    /// What its sessions can do besides running, by the names of [`Features`](crate::dialect::Features).
+    pub fn features(&self) -> Vec<&'static str> {
+        dialect::find(&self.dialect).map_or_else(Vec::new, |dialect| dialect.features().names())
+    }
+
     /// Why its program cannot be started now: it is missing, not a file, or not executable. A sentence that names it.
     pub fn problem(&self) -> Option<String> {
         let program = self.program.display();
@@ -322,6 +330,7 @@ impl fmt::Debug for Config {
             .field("allow_root", &self.allow_root)
             .field("on_stop", &self.on_stop)
             .field("lease_seconds", &self.lease_seconds)
+            .field("question_seconds", &self.question_seconds)
             .field("application", &self.application)
             .field("host", &self.host)
             .field("limits", &self.limits)

@@ -2,6 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
+use serde::Serialize;
+
 use crate::model::{End, Entry, InvalidMessage, InvalidSubmission, Phase, RunId, State, Status, Submission};
 
 /// A submission as a caller sent it, with the bytes of its input.
@@ -11,6 +13,27 @@ pub struct SubmitRequest {
     pub submission: Submission,
     /// Its input, already read.
     pub input: Option<Vec<u8>>,
+    /// Its attachments, already read. The submission's own list of them is made of these.
+    pub attachments: Vec<SubmittedAttachment>,
+}
+
+/// An attachment as a caller sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubmittedAttachment {
+    /// The submitter's name of it.
+    pub name: String,
+    /// Its media type, if the caller says one: it must be what the content is.
+    pub media_type: Option<String>,
+    /// The SHA-256 that its bytes must have, in hex.
+    pub sha256: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl AsRef<[u8]> for SubmittedAttachment {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// A page of sessions: those that have not ended (newest first), then the ended ones (last ended first).
@@ -122,6 +145,22 @@ pub struct Facts {
     pub queued: u32,
     /// The containment in use.
     pub containment: &'static str,
+}
+
+/// A registered program, as the property `Profiles` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ProfileFacts {
+    /// The absolute program.
+    pub program: String,
+    /// The dialect that reads it.
+    pub dialect: String,
+    /// What its sessions can do besides running, by the names of [`Features`](crate::dialect::Features).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<&'static str>,
+    /// Why it cannot be used now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// Why the service refuses or cannot answer. The D-Bus face maps each to an error name; the text says what to do.

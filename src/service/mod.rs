@@ -8,20 +8,27 @@
 //! | module | what it does |
 //! |---|---|
 //! | `admission` | takes a submission: the same again, a changed one, a new one |
+//! | `attached` | verifies the attachments of a submission |
+//! | `able` | whether the program of a profile can do what a submission asks for |
+//! | `continued` | which conversation a session goes on with |
 //! | `slots` | the driver pool and the queue |
 //! | `driver` | one session from accepted to its end |
 //! | `launch` | resolves the plan, starts an executor |
 //! | `examine` | what lock, claim, journal and outcome say of a session that no connection speaks for |
 //! | `link` | the connection to an executor |
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
+//! | `said` | what a journal tells of messages and questions |
 //! | `reading` | pages, follow, subscriptions |
 //! | `listing` | the list of sessions |
 //! | `talking` | messages and answers to a session: the inbox |
 //! | `recover` | at start: adopt, deliver, start, or say what is uncertain |
 
+mod able;
 mod admission;
 mod api;
+mod attached;
 mod blocking;
+mod continued;
 mod driver;
 mod examine;
 mod launch;
@@ -30,6 +37,7 @@ mod listing;
 mod live;
 mod reading;
 mod recover;
+mod said;
 mod slots;
 mod talking;
 mod unstarted;
@@ -44,17 +52,21 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::containment::Placer;
 use crate::controller::Controller;
 use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
+use crate::schema::Checker;
 use crate::spool::{Place, Spool};
 use crate::upgrade::Installed;
 use blocking::blocking;
 use live::{Command, Live};
 use slots::Slots;
+
+/// Schemas that are looked at at the same time: each may take much memory.
+const CHECKS: usize = 2;
 
 /// All sessions of one spool. Cheap to clone.
 #[derive(Clone)]
@@ -69,6 +81,11 @@ struct Hub {
     controller: Box<dyn Controller>,
     executor: ExecutorProgram,
     placer: Placer,
+    /// Checks schemas, so many at once as there are permits.
+    checker: Checker,
+    checks: Semaphore,
+    /// Held while a session that goes on with a conversation is admitted: two of the same exclude each other.
+    continuing: tokio::sync::Mutex<()>,
     /// Absent where the system does not show the running program.
     installed: Option<Installed>,
     slots: Arc<Slots>,
@@ -108,6 +125,9 @@ impl Sessions {
             slots: Slots::new(&config.limits),
             config: RwLock::new(Arc::new(config)),
             controller,
+            checker: Checker::new(&executor.path, &executor.name),
+            checks: Semaphore::new(CHECKS),
+            continuing: tokio::sync::Mutex::default(),
             executor,
             placer,
             installed: Installed::of_this_process().ok(),
@@ -236,18 +256,10 @@ impl Sessions {
         blocking(look).await.unwrap_or(false)
     }
 
-    /// For each profile `program`, `dialect` and, where it cannot be used, `problem`.
-    pub fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+    /// The registered programs by their profiles' names.
+    pub fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
         let config = self.hub.config();
-        let profile = |(name, profile): (&String, &crate::config::Profile)| {
-            let mut facts = BTreeMap::from([
-                ("program".to_owned(), profile.program.display().to_string()),
-                ("dialect".to_owned(), profile.dialect.clone()),
-            ]);
-            facts.extend(profile.problem().map(|problem| ("problem".to_owned(), problem)));
-            (name.clone(), facts)
-        };
-        config.profiles.iter().map(profile).collect()
+        config.profiles.iter().map(|(name, profile)| (name.clone(), ProfileFacts::of(profile))).collect()
     }
 
     /// The limits in force.
@@ -335,12 +347,24 @@ impl Hub {
     }
 }
 
+impl ProfileFacts {
+    fn of(profile: &Profile) -> ProfileFacts {
+        ProfileFacts {
+            program: profile.program.display().to_string(),
+            dialect: profile.dialect.clone(),
+            features: profile.features(),
+            problem: profile.problem(),
+        }
+    }
+}
+
 impl WaitFor {
     fn holds(self, status: &Status) -> bool {
         let over = matches!(status.state, State::Finished | State::ReconciliationRequired);
         match self {
             WaitFor::Started => over || status.started.is_some(),
-            WaitFor::Attention | WaitFor::Finished => over,
+            WaitFor::Attention => over || !status.questions.is_empty(),
+            WaitFor::Finished => over,
         }
     }
 }

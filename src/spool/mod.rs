@@ -5,10 +5,12 @@
 //!   service.lock           locked for the daemon's life; names its holder
 //!   active/<run_id>/       everything of a session that is not settled
 //!     submission.json, input          written once, at admission
+//!     attachments/<sha256>.<type>, output-schema.json   the same
 //!     record.json                     replaced by the daemon
 //!     owner.lock                      locked: something owns the session
 //!     claim.json                      written once: from here on it may have run
 //!     journal.jsonl, journal.torn-<n> written by the owner alone
+//!     inbox.jsonl                     what applications told the session, appended by the daemon
 //!     outcome.reserve → outcome.json  written once
 //!   ended/<xx>/<run_id>/   the same, after it ended; xx: the first two digits of the id
 //!   ended.log              derived: the ended sessions in order
@@ -23,9 +25,11 @@
 
 mod admission;
 mod checks;
+mod content;
 mod ended;
 mod error;
 mod faults;
+mod inbox;
 pub mod journal;
 mod lock;
 mod place;
@@ -37,9 +41,11 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use content::{attachment_path, output_schema_path, sha256};
 pub use ended::{EndedLine, EndedPage};
 pub use error::SpoolError;
 pub(crate) use error::exhausted;
+pub use inbox::{Inbox, InboxReader, Named, Slot};
 pub use lock::{OwnerLock, Ownership};
 pub use record::{CLAIM_VERSION, Claim, RECORD_VERSION, Record, Tombstone, digest};
 pub use session::SessionDir;

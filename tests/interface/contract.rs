@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::*;
+use airouter_sessiond::model::{About, MessageMode, MessageStatus, Receipt, Settled};
 
 /// What an interface has: each element by its kind and name, with what is in it in order.
 type Shape = BTreeMap<String, Vec<String>>;
@@ -65,7 +66,7 @@ async fn the_documented_session_is_the_served_one() {
     let session = "org.airouter.Session1";
     let (served, documented) = (shape(&parse(&served), session), shape(&parse(documented), session));
     assert_eq!(documented, served);
-    assert_eq!(documented.len(), 9, "{documented:#?}");
+    assert_eq!(documented.len(), 13, "{documented:#?}");
 }
 
 #[test]
@@ -86,7 +87,8 @@ fn explained(xml: &str) {
 #[test]
 fn every_error_and_status_key_is_documented() {
     let documented = include_str!("../../interfaces/org.airouter.Sessions1.xml");
-    let status = fake::status(RunId::random(), "echo");
+    let mut status = fake::status(RunId::random(), "echo");
+    status.questions.push(fake::question("q1", &["allow"]));
     let keys = serde_json::to_value(&status).expect("JSON");
     for key in keys.as_object().expect("an object").keys() {
         assert!(documented.contains(&format!("\n    {key} ")), "{key}");
@@ -96,5 +98,30 @@ fn every_error_and_status_key_is_documented() {
     }
     for end in airouter_sessiond::model::End::ALL {
         assert!(documented.contains(&end.to_string()), "{end}");
+    }
+    for error in ["MessageChanged", "TooManyMessages", "Unsupported", "UnknownQuestion", "QuestionSettled"] {
+        assert!(documented.contains(&format!("\n    {error} ")), "{error}");
+    }
+    // Of what is said and asked: every key, and every word that a key may have.
+    let mut question = fake::question("q1", &["allow"]);
+    (question.takes_text, question.tool, question.expires) = (true, Some("sh".into()), Some(1));
+    let message =
+        MessageStatus { request_id: "1".into(), mode: MessageMode::Steer, receipt: Receipt::Stored };
+    let values =
+        [serde_json::to_value(question), serde_json::to_value(message)].map(|value| value.expect("JSON"));
+    for key in values.iter().flat_map(|value| value.as_object().expect("an object").keys()) {
+        assert!(documented.contains(&format!("{key} (")), "{key}");
+    }
+    let word =
+        |value: serde_json::Result<serde_json::Value>| value.expect("JSON").as_str().unwrap().to_owned();
+    let abouts = [About::Permission, About::Choice, About::Confirm, About::Text].map(serde_json::to_value);
+    let settled =
+        [Settled::Answered, Settled::Expired, Settled::Withdrawn, Settled::Ended].map(serde_json::to_value);
+    let receipts = [Receipt::Stored, Receipt::Written, Receipt::Seen, Receipt::Undeliverable];
+    let modes = [MessageMode::Steer, MessageMode::FollowUp].map(serde_json::to_value);
+    for word in
+        abouts.into_iter().chain(settled).chain(receipts.map(serde_json::to_value)).chain(modes).map(word)
+    {
+        assert!(documented.contains(&word), "{word}");
     }
 }

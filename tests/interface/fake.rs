@@ -11,9 +11,13 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, broadcast, watch};
 
 use airouter_sessiond::bus::{Engine, EventFeed};
-use airouter_sessiond::model::{End, Entry, Limits, Phase, RunId, State, Status};
+use airouter_sessiond::model::{
+    About, Answer, End, Entry, Limits, Message, MessageStatus, OpenQuestion, Phase, Receipt, RunId, State,
+    Status,
+};
 use airouter_sessiond::service::{
-    Batch, Change, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, SubmitRequest, WaitFor,
+    Batch, Change, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, ProfileFacts,
+    SubmitRequest, WaitFor,
 };
 
 /// Sessions by name, each with its input.
@@ -25,6 +29,10 @@ pub struct Fake(Arc<Inner>);
 
 pub struct Inner {
     pub sessions: Mutex<Known>,
+    /// What was sent to all sessions, in the order in which it came.
+    pub messages: Mutex<Vec<Message>>,
+    /// The answers that settled a question, by its id.
+    pub answers: Mutex<BTreeMap<String, Answer>>,
     pub events: watch::Sender<Vec<Entry>>,
     pub changes: broadcast::Sender<Change>,
     pub waiting: watch::Sender<usize>,
@@ -47,6 +55,8 @@ impl Fake {
     pub fn new() -> Self {
         Fake(Arc::new(Inner {
             sessions: Mutex::default(),
+            messages: Mutex::default(),
+            answers: Mutex::default(),
             events: watch::Sender::new(Vec::new()),
             changes: broadcast::channel(4096).0,
             waiting: watch::Sender::new(0),
@@ -74,6 +84,15 @@ impl Fake {
         let _ = self.changes.send(Change::State { run_id, state, phase, end });
     }
 
+    /// Has the session's program ask.
+    pub fn ask(&self, run_id: RunId, question: OpenQuestion) {
+        let id = question.question.clone();
+        let mut sessions = self.sessions.lock().unwrap();
+        sessions.get_mut(&run_id).expect("is known").0.questions.push(question);
+        drop(sessions);
+        self.changes.send(Change::QuestionAsked { run_id, question: id }).expect("somebody listens");
+    }
+
     /// Adds an event; its cursor is its number.
     pub fn push(&self, kind: &str, details: Value) {
         self.events.send_modify(|events| {
@@ -91,6 +110,19 @@ pub fn status(run_id: RunId, profile: &str) -> Status {
         "accepted": 1, "activity-complete": true, "attempt": 0, "progress": {},
     }))
     .expect("a status")
+}
+
+/// An open question with these choices; without any it wants a text.
+pub fn question(id: &str, choices: &[&str]) -> OpenQuestion {
+    OpenQuestion {
+        question: id.into(),
+        about: if choices.is_empty() { About::Text } else { About::Permission },
+        choices: choices.iter().map(|&choice| choice.to_owned()).collect(),
+        takes_text: choices.is_empty(),
+        tool: None,
+        asked: 1,
+        expires: None,
+    }
 }
 
 struct Waiting<'a>(&'a Inner);
@@ -138,7 +170,14 @@ impl Engine for Fake {
         permit: FollowPermit,
     ) -> Result<OwnedFd, Error> {
         let (read, mut write) = std::io::pipe().expect("a pipe");
-        std::io::Write::write_all(&mut write, b"{}\n").expect("written");
+        // What a pipe holds without a reader.
+        let mut lines: Vec<u8> = Vec::new();
+        for entry in self.events.borrow().iter() {
+            serde_json::to_writer(&mut lines, entry).expect("JSON");
+            lines.push(b'\n');
+        }
+        std::io::Write::write_all(&mut write, if lines.is_empty() { b"{}\n" } else { &lines })
+            .expect("written");
         self.following.lock().unwrap().push(permit);
         Ok(read.into())
     }
@@ -156,6 +195,47 @@ impl Engine for Fake {
 
     async fn reconcile(&self, run_id: RunId) -> Result<Status, Error> {
         self.status(run_id).await
+    }
+
+    /// As many messages as the first three; programs of the profile `mute` take none, and no program takes `lost`.
+    async fn send(&self, run_id: RunId, message: Message) -> Result<MessageStatus, Error> {
+        message.check(Limits::default().message)?;
+        if self.status(run_id).await?.profile == "mute" {
+            return Err(Error::Unsupported("the dialect mute takes no messages".into()));
+        }
+        let mut messages = self.messages.lock().unwrap();
+        let known = messages.iter().find(|known| known.request_id == message.request_id);
+        let receipt = match known {
+            Some(known) if *known == message && message.request_id == "lost" => Receipt::Undeliverable,
+            Some(known) if *known == message => Receipt::Seen,
+            Some(_) => return Err(Error::MessageChanged { run_id, request_id: message.shown() }),
+            None if messages.len() == 3 => return Err(Error::TooManyMessages { run_id, most: 3 }),
+            None => {
+                messages.push(message.clone());
+                Receipt::Stored
+            }
+        };
+        Ok(MessageStatus { request_id: message.request_id, mode: message.mode, receipt })
+    }
+
+    async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error> {
+        let mut sessions = self.sessions.lock().unwrap();
+        let Some((status, _)) = sessions.get_mut(&run_id) else { return Err(Error::NotFound(run_id)) };
+        let question = question.to_owned();
+        let mut answers = self.answers.lock().unwrap();
+        match answers.get(&question) {
+            Some(known) if *known == answer => return Ok(()),
+            Some(_) => return Err(Error::QuestionSettled { run_id, question }),
+            None => {}
+        }
+        let Some(at) = status.questions.iter().position(|open| open.question == question) else {
+            return Err(Error::UnknownQuestion { run_id, question });
+        };
+        status.questions[at].check(&answer, Limits::default().message)?;
+        status.questions.remove(at);
+        answers.insert(question.clone(), answer);
+        let _ = self.changes.send(Change::QuestionSettled { run_id, question });
+        Ok(())
     }
 
     async fn subscribe(&self, _: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error> {
@@ -176,8 +256,17 @@ impl Engine for Fake {
         self.facts.lock().unwrap().clone()
     }
 
-    fn profiles(&self) -> BTreeMap<String, BTreeMap<String, String>> {
-        BTreeMap::from([("echo".into(), BTreeMap::from([("program".into(), "/bin/echo".into())]))])
+    fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
+        let facts = |program: &str, features: &[&'static str], problem: Option<&str>| ProfileFacts {
+            program: program.into(),
+            dialect: "jsonl".into(),
+            features: features.to_vec(),
+            problem: problem.map(str::to_owned),
+        };
+        BTreeMap::from([
+            ("echo".into(), facts("/bin/echo", &["steer", "questions"], None)),
+            ("gone".into(), facts("/bin/gone", &[], Some("is missing"))),
+        ])
     }
 
     fn limits(&self) -> Limits {

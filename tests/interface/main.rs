@@ -5,8 +5,10 @@ mod contract;
 mod fake;
 mod hostile;
 mod objects;
+mod operator;
 mod private;
 mod subscriptions;
+mod talking;
 mod userbus;
 
 use std::collections::HashMap;

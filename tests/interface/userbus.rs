@@ -12,7 +12,7 @@ use super::subscriptions::{Events, activity, is, subscribe};
 use super::*;
 
 /// A message bus of our own.
-struct Bus(Child);
+pub struct Bus(Child);
 
 impl Drop for Bus {
     fn drop(&mut self) {
@@ -22,7 +22,7 @@ impl Drop for Bus {
 }
 
 /// Starts `dbus-daemon` at the address; nothing where it is not installed.
-fn start(address: &str, config: Option<&Path>) -> Option<Bus> {
+pub fn start(address: &str, config: Option<&Path>) -> Option<Bus> {
     let config = config.map_or("--session".to_owned(), |path| format!("--config-file={}", path.display()));
     let spawned = Command::new("dbus-daemon")
         .args(["--nofork", "--nopidfile", "--print-address=1", &format!("--address={address}"), &config])
@@ -44,30 +44,30 @@ fn start(address: &str, config: Option<&Path>) -> Option<Bus> {
     Some(Bus(child))
 }
 
-struct Home {
+pub struct Home {
     directory: tempfile::TempDir,
-    engine: Fake,
+    pub engine: Fake,
     face: Face,
 }
 
 impl Home {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let engine = Fake::new();
         let face = Face::new(Arc::new(engine.clone()), admission());
         Home { directory: tempfile::tempdir().unwrap(), engine, face }
     }
 
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("unix:path={}/bus", self.directory.path().display())
     }
 
-    async fn serve(&self) -> UserBus {
+    pub async fn serve(&self) -> UserBus {
         let served = self.face.serve_user_bus(self.address());
         soon(served.settled()).await;
         served
     }
 
-    async fn client(&self) -> zbus::Connection {
+    pub async fn client(&self) -> zbus::Connection {
         soon(zbus::connection::Builder::address(self.address().as_str()).build()).await.expect("connects")
     }
 }

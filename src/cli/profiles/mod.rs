@@ -23,7 +23,8 @@ use crate::program;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List the registered programs and what is wrong with them. With --json one object by name
+    /// List the registered programs, what can be done with their sessions besides running, and what is wrong with them.
+    /// With --json one object by name: program, dialect, features, problem
     List,
     /// Register a program
     Add(AddArguments),
@@ -80,7 +81,9 @@ fn list(context: &Context) -> Result<Exit, Failure> {
     }
     for (name, profile) in &config.profiles {
         let problem = profile.problem().map(|problem| format!("  ({problem})")).unwrap_or_default();
-        let line = format!("{name:<16}  {:<8}  {}{problem}", profile.dialect, profile.program.display());
+        let can = profile.features().join(", ");
+        let can = if can.is_empty() { can } else { format!("  [{can}]") };
+        let line = format!("{name:<16}  {:<8}  {}{can}{problem}", profile.dialect, profile.program.display());
         context.out.line(&context.out.style.text(&line))?;
     }
     if config.profiles.is_empty() {
@@ -93,7 +96,8 @@ fn list(context: &Context) -> Result<Exit, Failure> {
 }
 
 fn to_json(profile: &Profile) -> Value {
-    let mut value = json!({"program": profile.program, "dialect": profile.dialect});
+    let mut value =
+        json!({"program": profile.program, "dialect": profile.dialect, "features": profile.features()});
     if let Some(problem) = profile.problem() {
         value["problem"] = Value::from(problem);
     }
