@@ -67,7 +67,7 @@ mod tests {
             let page = read(&format!("sessionctl-{}.1", command.get_name()));
             assert!(page.contains(".SH NAME"), "{page}");
             // roff(7) has a hyphen escaped.
-            let name = format!("sessionctl\\-{}(1)", command.get_name());
+            let name = format!("sessionctl-{}(1)", command.get_name()).replace('-', "\\-");
             assert!(own.contains(&name), "{name} in\n{own}");
             for completions in ["sessionctl.bash", "_sessionctl", "sessionctl.fish"] {
                 assert!(read(completions).contains(command.get_name()), "{completions}");
