@@ -20,7 +20,7 @@ use super::gate::{Doorkeeper, GatedSocket, Traffic, send_refusals};
 use super::peer::{Link, Peers};
 use super::senders::Senders;
 use super::socket::Wire;
-use super::{Face, NAME, Owned, stopping};
+use super::{Admission, Face, NAME, Owned, stopping};
 use crate::client::address::socket_paths;
 
 /// The first and the longest pause before the next attempt to reach a bus.
@@ -85,7 +85,7 @@ pub fn user_bus_address(uid: u32) -> String {
 
 /// Why there is no bus to serve.
 #[derive(Debug, thiserror::Error)]
-enum NoBus {
+pub(super) enum NoBus {
     #[error("the bus address names no Unix socket; only unix:path= and unix:abstract= are served")]
     Address,
     #[error("cannot be reached: {0}")]
@@ -175,7 +175,8 @@ impl Doorkeeper for Nobody {
 
 impl Served {
     async fn open(face: &Face, address: &str) -> Result<Self, NoBus> {
-        let (stream, asking_stream) = (connect(face, address).await?, connect(face, address).await?);
+        let (stream, asking_stream) =
+            (connect(face.admission, address).await?, connect(face.admission, address).await?);
 
         let (socket, asking_wire, refusals) =
             GatedSocket::new(asking_stream, Traffic::on_bus(), Arc::new(Nobody), false);
@@ -264,14 +265,14 @@ impl Drop for Served {
 }
 
 /// Connects to the first Unix socket of `address` that can be reached, if it is our account's.
-async fn connect(face: &Face, address: &str) -> Result<UnixStream, NoBus> {
+pub(super) async fn connect(admission: Admission, address: &str) -> Result<UnixStream, NoBus> {
     let paths = socket_paths(address);
     let mut last = NoBus::Address;
     for path in paths {
         match UnixStream::connect(&path).await {
             Ok(stream) => {
                 let uid = stream.peer_cred().map_err(NoBus::Unreachable)?.uid();
-                if !face.admission.admits(uid) {
+                if !admission.admits(uid) {
                     return Err(NoBus::Foreign(uid));
                 }
                 return Ok(stream);

@@ -23,6 +23,7 @@ mod follow;
 mod list;
 mod message;
 mod output;
+mod pages;
 mod profiles;
 mod questions;
 mod reconcile;
@@ -130,6 +131,9 @@ enum Command {
     Doctor,
     /// Show the service's promises at work on a scratch spool
     Demo,
+    /// Write manual pages and shell completions
+    #[command(hide = true)]
+    Pages(pages::Arguments),
 }
 
 /// Runs `sessionctl` with the arguments of this process.
@@ -193,6 +197,7 @@ async fn dispatch(command: Command, context: &Context) -> Result<Exit, Failure> 
         Command::Profiles(command) => profiles::run(command, context).await,
         Command::Doctor => doctor::run(context).await,
         Command::Demo => run_demo(context).await,
+        Command::Pages(arguments) => pages::run(&arguments),
     }
 }
 

@@ -58,6 +58,7 @@ pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
 /// Gives a session its driver.
 fn begin(hub: &Arc<Hub>, mut session: Found) {
     let run_id = session.record.run_id;
+    tracing::info!(%run_id, "{}", session.finding.said());
     let start = match session.finding {
         Finding::Owned => Start::Adopt(hub.slots.adopt(run_id)),
         Finding::Ended(outcome) => Start::Settle(outcome),
@@ -75,6 +76,18 @@ fn begin(hub: &Arc<Hub>, mut session: Found) {
         }
     };
     driver::spawn(hub, session.dir, session.record, session.head, start);
+}
+
+impl Finding {
+    /// What becomes of a session that an earlier daemon left, for the log.
+    fn said(&self) -> &'static str {
+        match self {
+            Finding::Owned => "adopted: its executor runs",
+            Finding::Ended(_) => "it ended while no service ran, and is put away",
+            Finding::NeverStarted(_) => "it was never started, and is queued again",
+            Finding::Died(_) => "its executor died: what its program did is uncertain",
+        }
+    }
 }
 
 /// A disk that did not answer, or a lack of descriptors, says nothing of the session.
