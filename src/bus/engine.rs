@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use crate::model::{Answer, Limits, Message, MessageStatus, RunId, Status};
+use crate::model::{Answer, Limits, Message, MessageStatus, PrunePolicy, Pruned, RunId, Status, Storage};
 use crate::service::{
     Batch, Change, Error, Facts, Feed, Filter, FollowOptions, FollowPermit, Listing, Page, ProfileFacts,
     Sessions, SubmitRequest, WaitFor,
@@ -33,6 +33,10 @@ pub trait Engine: Send + Sync + 'static {
     async fn reconcile(&self, run_id: RunId) -> Result<Status, Error>;
     async fn send(&self, run_id: RunId, message: Message) -> Result<MessageStatus, Error>;
     async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error>;
+    async fn acknowledge(&self, run_id: RunId, cursor: &str) -> Result<Status, Error>;
+    async fn remove(&self, run_id: RunId) -> Result<(), Error>;
+    async fn storage(&self) -> Result<Storage, Error>;
+    async fn prune(&self, policy: PrunePolicy) -> Result<Vec<Pruned>, Error>;
     async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error>;
     fn changes(&self) -> broadcast::Receiver<Change>;
     async fn upgrade_pending(&self) -> bool;
@@ -86,6 +90,18 @@ impl Engine for Sessions {
     }
     async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error> {
         Sessions::answer(self, run_id, question, answer).await
+    }
+    async fn acknowledge(&self, run_id: RunId, cursor: &str) -> Result<Status, Error> {
+        Sessions::acknowledge(self, run_id, cursor).await
+    }
+    async fn remove(&self, run_id: RunId) -> Result<(), Error> {
+        Sessions::remove(self, run_id).await
+    }
+    async fn storage(&self) -> Result<Storage, Error> {
+        Sessions::storage(self).await
+    }
+    async fn prune(&self, policy: PrunePolicy) -> Result<Vec<Pruned>, Error> {
+        Sessions::prune(self, policy).await
     }
     async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error> {
         Ok(Box::new(Sessions::subscribe(self, run_id, cursor).await?))

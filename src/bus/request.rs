@@ -12,7 +12,9 @@ use tokio::net::unix::pipe;
 
 use super::BusError;
 use super::given::{Given, GivenDict, Keys};
-use crate::model::{Answer, Binding, InvalidSubmission, Recovery, ResourceLimits, RunId, Submission};
+use crate::model::{
+    Answer, Binding, InvalidSubmission, PrunePolicy, Recovery, ResourceLimits, RunId, Submission,
+};
 use crate::service::{Filter, FollowOptions, SubmitRequest, WaitFor};
 
 /// How long a caller may take to write its input into the pipe of `input-fd`.
@@ -248,6 +250,25 @@ pub fn answer(dict: GivenDict) -> Result<Answer, BusError> {
     Ok(answer)
 }
 
+/// Reads the policy of `Prune`. Whether it asks for anything is the service's to say.
+pub fn prune_policy(dict: GivenDict) -> Result<PrunePolicy, BusError> {
+    let mut keys = Keys::of_argument(dict, "");
+    let default = PrunePolicy::default();
+    let policy = PrunePolicy {
+        dry_run: keys.boolean("dry-run")?.unwrap_or(default.dry_run),
+        acknowledged: keys.boolean("acknowledged")?.unwrap_or(default.acknowledged),
+        older_than_seconds: keys.unsigned("older-than-seconds")?,
+        keep_bytes: keys.unsigned("keep-bytes")?,
+        limit: match keys.unsigned("limit")? {
+            None => None,
+            Some(limit) if (1..=1000).contains(&limit) => Some(limit as u32),
+            Some(_) => return Err(keys.refuse("limit", "must be from 1 to 1000")),
+        },
+    };
+    keys.finish()?;
+    Ok(policy)
+}
+
 /// Reads the condition of `Wait`.
 pub fn condition(text: &str) -> Result<WaitFor, BusError> {
     match text {
@@ -466,6 +487,20 @@ mod tests {
         ] {
             let refused = answer(given(&HashMap::from([(key, value)])).unwrap()).unwrap_err();
             assert_eq!(refused.to_string(), format!("InvalidArgument: {text}"));
+        }
+        let dict = HashMap::from([("dry-run", Variant::from(false)), ("keep-bytes", Variant::from(7_u8))]);
+        let policy = PrunePolicy { dry_run: false, keep_bytes: Some(7), ..PrunePolicy::default() };
+        assert_eq!(prune_policy(given(&dict).unwrap()).unwrap(), policy);
+        let nothing = prune_policy(given(&HashMap::new()).unwrap()).unwrap();
+        assert!(nothing.dry_run && nothing.acknowledged, "nothing goes that was not asked for twice");
+        for (key, value, text) in [
+            ("older", Variant::from(1_u8), "older: is no known key; known are dry-run, acknowledged, "),
+            ("limit", Variant::from(0_u8), "limit: must be from 1 to 1000"),
+            ("older-than-seconds", Variant::from(-1_i32), "older-than-seconds: is negative"),
+            ("dry-run", Variant::from("no"), "dry-run: must be b (true or false)"),
+        ] {
+            let refused = prune_policy(given(&HashMap::from([(key, value)])).unwrap()).unwrap_err();
+            assert!(refused.to_string().starts_with(&format!("InvalidArgument: {text}")), "{refused}");
         }
         let unknown = given(&HashMap::from([("speed", Variant::from(1_u8))])).unwrap();
         assert_eq!(

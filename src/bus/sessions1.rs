@@ -26,7 +26,19 @@ use crate::service::ProfileFacts;
 pub const INTERFACE_VERSION: u32 = 1;
 
 /// What this version can do besides submitting, reading and cancelling.
-const FEATURES: [&str; 7] = ["answer", "follow", "follow-up", "reconcile", "steer", "subscribe", "wait"];
+const FEATURES: [&str; 11] = [
+    "acknowledge",
+    "answer",
+    "follow",
+    "follow-up",
+    "prune",
+    "reconcile",
+    "remove",
+    "steer",
+    "storage",
+    "subscribe",
+    "wait",
+];
 
 /// `Follow` streams of all callers together. A stream can outlive the connection that asked for it.
 pub const ALL_FOLLOWS: usize = 1024;
@@ -115,6 +127,17 @@ impl Context {
         let status = self.engine.send(run_id, message).await?;
         caller.keep_until_answered(hold);
         vardict(&status)
+    }
+
+    pub(super) async fn acknowledge(
+        &self,
+        run_id: RunId,
+        cursor: &str,
+        call: &Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        let caller = self.link.caller(call)?;
+        let _turn = caller.peer()?.turn(run_id).await;
+        vardict(&self.engine.acknowledge(run_id, cursor).await?)
     }
 
     pub(super) async fn answer(
@@ -315,6 +338,44 @@ impl Sessions1 {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), BusError> {
         self.0.answer(request::run_id(run_id)?, question, answer, &header).await
+    }
+
+    #[zbus(out_args("status"))]
+    async fn acknowledge(
+        &self,
+        run_id: &str,
+        cursor: &str,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        self.0.acknowledge(request::run_id(run_id)?, cursor, &header).await
+    }
+
+    async fn remove(&self, run_id: &str, #[zbus(header)] header: Header<'_>) -> Result<(), BusError> {
+        let caller = self.0.link.caller(&header)?;
+        let run_id = request::run_id(run_id)?;
+        let _turn = caller.peer()?.turn(run_id).await;
+        let hold = self.0.hub.hold(run_id);
+        self.0.engine.remove(run_id).await?;
+        caller.keep_until_answered(hold);
+        Ok(())
+    }
+
+    #[zbus(out_args("storage"))]
+    async fn storage(&self, #[zbus(header)] header: Header<'_>) -> Result<Vardict, BusError> {
+        let _caller = self.0.link.caller(&header)?;
+        vardict(&self.0.engine.storage().await?)
+    }
+
+    #[zbus(out_args("sessions"))]
+    async fn prune(
+        &self,
+        policy: GivenDict,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vec<Vardict>, BusError> {
+        let _caller = self.0.link.caller(&header)?;
+        let sessions = self.0.engine.prune(request::prune_policy(policy)?).await?;
+        let mut budget = Budget::REPLY;
+        sessions.iter().map(|session| super::variant::vardict_within(session, &mut budget)).collect()
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

@@ -14,6 +14,7 @@ mod outcome;
 mod plan;
 mod question;
 mod status;
+mod storage;
 mod submission;
 
 pub use end::{End, Exit, Phase, State, Verdict, VerdictResult, derive_end};
@@ -28,6 +29,7 @@ pub use outcome::{Evidence, Leftover, OUTCOME_VERSION, Outcome};
 pub use plan::Plan;
 pub use question::{About, Choice, OpenQuestion, Question, Settled};
 pub use status::{Progress, Status, Usage};
+pub use storage::{PruneAction, PrunePolicy, Pruned, RetentionReport, Storage};
 pub use submission::{
     Binding, InvalidSubmission, Recovery, ResourceLimits, SUBMISSION_VERSION, Submission, validate,
 };

@@ -236,6 +236,17 @@ pub enum Error {
     /// It never started a program, or has none any more.
     #[error("session {0} has no running program")]
     NotRunning(RunId),
+    /// It has not ended, or is not put away yet.
+    #[error("session {0} has not ended; cancel it and wait for its end, or reconcile it, and remove it then")]
+    NotSettled(RunId),
+    /// Its folder holds something that must not be removed unseen.
+    #[error("session {run_id} {why}, and remove the session then")]
+    Kept {
+        /// The session.
+        run_id: RunId,
+        /// What it holds, as a sentence without its subject.
+        why: String,
+    },
     /// It was removed; a tombstone says so.
     #[error("session {0} was removed from the spool")]
     Removed(RunId),

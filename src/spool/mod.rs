@@ -10,6 +10,7 @@
 //!     claim.json                      written once: from here on it may have run
 //!     journal.jsonl, journal.torn-<n> written by the owner alone
 //!     outcome.reserve → outcome.json  written once
+//!     acknowledged.json               replaced by the daemon: how far the application has projected the events
 //!   ended/<xx>/<run_id>/   the same, after it ended; xx: the first two digits of the id
 //!   ended.log              derived: the ended sessions in order
 //!   removed.log            tombstones
@@ -21,8 +22,10 @@
 //! whole or not at all: admitted (a folder that appears by rename), claimed, started (a journal), ended (an outcome),
 //! settled (the folder moves to `ended/`). The cost of opening a spool depends on `active/` alone.
 
+mod acknowledged;
 mod admission;
 mod checks;
+mod contents;
 mod ended;
 mod error;
 mod faults;
@@ -34,15 +37,18 @@ mod record;
 mod removed;
 mod sealed;
 mod session;
+mod survey;
 #[cfg(test)]
 mod tests;
 
+pub use contents::Contents;
 pub use ended::{EndedLine, EndedPage};
 pub use error::SpoolError;
 pub(crate) use error::exhausted;
 pub use lock::{OwnerLock, Ownership};
 pub use record::{CLAIM_VERSION, Claim, RECORD_VERSION, Record, Tombstone, digest};
 pub use session::SessionDir;
+pub use survey::{EndedSession, Usage};
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -219,8 +225,9 @@ impl Spool {
             self.active.sync()?;
             return self.open_session(&shard, run_id)?.ok_or(missing);
         };
-        let line = ended_line(&session)?;
+        let mut line = ended_line(&session)?;
         session.tidy()?;
+        line.bytes = session.contents().ok().map(|contents| contents.bytes);
         let name = run_id.to_string();
         let mut log = lock(&self.ended_log);
         log.add(&self.dir, &line)?;
@@ -282,39 +289,6 @@ impl Spool {
             }
         }
         Ok(lines)
-    }
-
-    /// Removes an ended session: first its tombstone is durable, then its folder goes. Again after a crash it does what
-    /// is left to do.
-    pub fn remove(&self, run_id: RunId) -> Result<Tombstone> {
-        let missing = || SpoolError::Missing { run_id, place: "among the ended ones" };
-        let mut removed = self.removed();
-        let shard = self.shard(run_id)?;
-        let session = match &shard {
-            Some(shard) => self.open_session(shard, run_id)?,
-            None => None,
-        };
-        let tombstone = match (removed.find(&self.dir, run_id)?, session) {
-            (Some(tombstone), _) => tombstone,
-            (None, None) => return Err(missing()),
-            (None, Some(session)) => {
-                let record = session.record()?;
-                let tombstone =
-                    Tombstone { run_id, digest: record.digest, end: record.end, removed: wall_clock() };
-                removed.add(&self.dir, &tombstone)?;
-                tombstone
-            }
-        };
-        let Some(shard) = shard else { return Ok(tombstone) };
-        let name = run_id.to_string();
-        if shard.has(&name)? {
-            let going = format!("{REMOVING}{name}");
-            self.ended.remove_tree(OsStr::new(&going))?;
-            shard.rename_new(&name, &self.ended, &going)?;
-            shard.sync()?;
-            self.ended.remove_tree(OsStr::new(&going))?;
-        }
-        Ok(tombstone)
     }
 
     fn removed(&self) -> MutexGuard<'_, Removed> {
@@ -380,5 +354,12 @@ fn ended_line(session: &SessionDir) -> Result<EndedLine> {
             "does not say how the session ended; only an ended one is settled",
         ));
     };
-    Ok(EndedLine { run_id: record.run_id, ended, end, profile: record.profile, label: record.label })
+    Ok(EndedLine {
+        run_id: record.run_id,
+        ended,
+        end,
+        profile: record.profile,
+        label: record.label,
+        bytes: None,
+    })
 }

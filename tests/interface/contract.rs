@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::*;
-use airouter_sessiond::model::{About, MessageMode, MessageStatus, Receipt, Settled};
+use airouter_sessiond::model::{
+    About, MessageMode, MessageStatus, PruneAction, PrunePolicy, Receipt, Settled,
+};
 
 /// What an interface has: each element by its kind and name, with what is in it in order.
 type Shape = BTreeMap<String, Vec<String>>;
@@ -66,7 +68,7 @@ async fn the_documented_session_is_the_served_one() {
     let session = "org.airouter.Session1";
     let (served, documented) = (shape(&parse(&served), session), shape(&parse(documented), session));
     assert_eq!(documented, served);
-    assert_eq!(documented.len(), 13, "{documented:#?}");
+    assert_eq!(documented.len(), 14, "{documented:#?}");
 }
 
 #[test]
@@ -89,6 +91,7 @@ fn every_error_and_status_key_is_documented() {
     let documented = include_str!("../../interfaces/org.airouter.Sessions1.xml");
     let mut status = fake::status(RunId::random(), "echo");
     status.questions.push(fake::question("q1", &["allow"]));
+    status.acknowledged = Some("e-1".into());
     let keys = serde_json::to_value(&status).expect("JSON");
     for key in keys.as_object().expect("an object").keys() {
         assert!(documented.contains(&format!("\n    {key} ")), "{key}");
@@ -99,8 +102,33 @@ fn every_error_and_status_key_is_documented() {
     for end in airouter_sessiond::model::End::ALL {
         assert!(documented.contains(&end.to_string()), "{end}");
     }
-    for error in ["MessageChanged", "TooManyMessages", "Unsupported", "UnknownQuestion", "QuestionSettled"] {
+    for error in [
+        "MessageChanged",
+        "TooManyMessages",
+        "Unsupported",
+        "UnknownQuestion",
+        "QuestionSettled",
+        "NotSettled",
+        "Kept",
+    ] {
         assert!(documented.contains(&format!("\n    {error} ")), "{error}");
+    }
+    // Of what is kept: every key, and every word of an action.
+    let storage = serde_json::to_value(fake::storage()).expect("JSON");
+    let pruned = serde_json::to_value(fake::pruned(RunId::random())).expect("JSON");
+    let policy = PrunePolicy {
+        older_than_seconds: Some(1),
+        keep_bytes: Some(1),
+        limit: Some(1),
+        ..PrunePolicy::default()
+    };
+    let policy = serde_json::to_value(policy).expect("JSON");
+    let all = [&storage, &storage["retention"], &pruned, &policy];
+    for key in all.into_iter().flat_map(|value| value.as_object().expect("an object").keys()) {
+        assert!(documented.contains(key.as_str()), "{key}");
+    }
+    for action in [PruneAction::Removed, PruneAction::WouldRemove, PruneAction::Kept] {
+        assert!(documented.contains(&action.to_string()), "{action}");
     }
     // Of what is said and asked: every key, and every word that a key may have.
     let mut question = fake::question("q1", &["allow"]);

@@ -17,7 +17,7 @@ mod attend;
 mod settle;
 mod start;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::process::Child;
@@ -74,6 +74,7 @@ pub(super) fn spawn(hub: &Arc<Hub>, dir: SessionDir, record: Record, head: Head,
         status: watch::channel(live::status(&record, None)).0,
         head: watch::channel(head).0,
         commands,
+        acknowledged: Mutex::default(),
     });
     hub.live().insert(record.run_id, live.clone());
     let alive = hub.alive.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -206,6 +207,7 @@ impl Driver {
                 Some(outcome) => live::status(&self.record, Some(outcome)),
                 None => self.hub.status_of(&self.live),
             };
+            status.acknowledged = self.live.acknowledged();
             status.evidence = evidence;
             let _ = reply.send(Ok(status));
         }

@@ -1,0 +1,61 @@
+//! The retention that the configuration asks for: after the start, every hour, when sessions have ended, and when the
+//! configuration was read again.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::age::Rules;
+use super::removal::{Bounds, Found, pass};
+use super::{Error, Hub, Stopping};
+use crate::config::Retention;
+use crate::model::PruneAction;
+
+/// Between two passes, where nothing happens.
+const EVERY: Duration = Duration::from_secs(3600);
+/// The shortest time between two passes: sessions that end meanwhile share the next one.
+const AT_MOST_EVERY: Duration = Duration::from_secs(10);
+/// A pass takes at most one part in so many of the time.
+const SHARE: u32 = 20;
+
+/// What the configuration wants to go; `None` if that is nothing.
+pub(super) fn rules(retention: &Retention) -> Option<Rules> {
+    let older_than = retention.max_age_days.map(|days| Duration::from_secs(days.saturating_mul(86_400)));
+    let rules =
+        Rules { acknowledged: retention.acknowledged_only, older_than, keep_bytes: retention.max_bytes };
+    (rules.older_than.is_some() || rules.keep_bytes.is_some()).then_some(rules)
+}
+
+/// Keeps to the retention for as long as the service lives and does not stop.
+pub(super) async fn keep(hub: Weak<Hub>) {
+    loop {
+        let Some(here) = hub.upgrade() else { return };
+        let (mut stopping, due) = (here.stopping.subscribe(), here.retention_due.clone());
+        let begun = Instant::now();
+        if let Err(error) = once(&here).await {
+            tracing::warn!(%error, "nothing was removed; it is tried again later");
+        }
+        let pause = AT_MOST_EVERY.max(begun.elapsed() * SHARE);
+        drop(here);
+        let next = async {
+            tokio::time::sleep(pause).await;
+            let _ = tokio::time::timeout(EVERY, due.notified()).await;
+        };
+        tokio::select! {
+            _ = stopping.wait_for(|how| *how != Stopping::No) => return,
+            () = next => {}
+        }
+    }
+}
+
+async fn once(hub: &Arc<Hub>) -> Result<(), Error> {
+    let Some(rules) = rules(&hub.config().retention) else { return Ok(()) };
+    let bounds = Bounds { removed: usize::MAX, told: 0, looks: usize::MAX };
+    let mut passes = hub.passes.lock().await;
+    let Found { sessions, .. } = pass(hub, &mut passes, rules, false, bounds).await?;
+    for session in sessions.iter().filter(|session| session.action == PruneAction::Removed) {
+        tracing::info!(run_id = %session.run_id, "removed by retention");
+    }
+    Ok(())
+}
