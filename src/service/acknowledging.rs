@@ -13,8 +13,9 @@ pub(super) async fn acknowledge(hub: &Arc<Hub>, run_id: RunId, cursor: &str) -> 
     // Before there is a journal there is nothing to acknowledge, and nothing is stored.
     if let Some((dir, place)) = reading::place(hub, run_id, cursor).await? {
         let stands = blocking(move || Ok(dir.acknowledge(&place)?)).await?;
-        if let Some(live) = hub.find(run_id) {
-            live.set_acknowledged(stands);
+        match hub.find(run_id) {
+            Some(live) => live.set_acknowledged(stands),
+            None => hub.retention_due.notify_one(),
         }
     }
     match hub.find(run_id) {

@@ -95,7 +95,7 @@ struct Hub {
     /// Held by whoever goes over all ended sessions.
     passes: tokio::sync::Mutex<Passes>,
     clock: Mutex<Clock>,
-    /// Something happened that may make sessions due: one ended, or the configuration was read again.
+    /// Something happened that may make sessions due: one ended or was acknowledged, or the configuration was read again.
     retention_due: Arc<Notify>,
     changes: broadcast::Sender<Change>,
     stopping: watch::Sender<Stopping>,

@@ -1,5 +1,5 @@
-//! The retention that the configuration asks for: after the start, every hour, when sessions have ended, and when the
-//! configuration was read again.
+//! The retention that the configuration asks for: after the start, every hour, when sessions have ended or were
+//! acknowledged after their end, and when the configuration was read again.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::age::Rules;
 use super::removal::{Bounds, Found, pass};
 use super::{Error, Hub, Stopping};
 use crate::config::Retention;
-use crate::model::PruneAction;
+use crate::model::{PruneAction, Pruned};
 
 /// Between two passes, where nothing happens.
 const EVERY: Duration = Duration::from_secs(3600);
@@ -18,6 +18,8 @@ const EVERY: Duration = Duration::from_secs(3600);
 const AT_MOST_EVERY: Duration = Duration::from_secs(10);
 /// A pass takes at most one part in so many of the time.
 const SHARE: u32 = 20;
+/// Sessions of which a pass says in the log that it kept them.
+const TOLD: usize = 100;
 
 /// What the configuration wants to go; `None` if that is nothing.
 pub(super) fn rules(retention: &Retention) -> Option<Rules> {
@@ -33,10 +35,15 @@ pub(super) async fn keep(hub: Weak<Hub>) {
         let Some(here) = hub.upgrade() else { return };
         let (mut stopping, due) = (here.stopping.subscribe(), here.retention_due.clone());
         let begun = Instant::now();
-        if let Err(error) = once(&here).await {
-            tracing::warn!(%error, "nothing was removed; it is tried again later");
-        }
-        let pause = AT_MOST_EVERY.max(begun.elapsed() * SHARE);
+        let pause = match rules(&here.config().retention) {
+            None => Duration::ZERO,
+            Some(rules) => {
+                if let Err(error) = once(&here, rules).await {
+                    tracing::warn!(%error, "the retention removed nothing; it is tried again later");
+                }
+                AT_MOST_EVERY.max(begun.elapsed() * SHARE)
+            }
+        };
         drop(here);
         let next = async {
             tokio::time::sleep(pause).await;
@@ -49,13 +56,17 @@ pub(super) async fn keep(hub: Weak<Hub>) {
     }
 }
 
-async fn once(hub: &Arc<Hub>) -> Result<(), Error> {
-    let Some(rules) = rules(&hub.config().retention) else { return Ok(()) };
-    let bounds = Bounds { removed: usize::MAX, told: 0, looks: usize::MAX };
+async fn once(hub: &Arc<Hub>, rules: Rules) -> Result<(), Error> {
+    let bounds = Bounds { removed: usize::MAX, told: TOLD, looks: usize::MAX };
     let mut passes = hub.passes.lock().await;
     let Found { sessions, .. } = pass(hub, &mut passes, rules, false, bounds).await?;
-    for session in sessions.iter().filter(|session| session.action == PruneAction::Removed) {
-        tracing::info!(run_id = %session.run_id, "removed by retention");
+    for Pruned { run_id, action, why, .. } in sessions {
+        match action {
+            PruneAction::Removed => tracing::info!(%run_id, "removed by the retention"),
+            PruneAction::Kept | PruneAction::WouldRemove => {
+                tracing::debug!(%run_id, why = why.unwrap_or_default(), "kept from the retention");
+            }
+        }
     }
     Ok(())
 }
