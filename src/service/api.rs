@@ -237,7 +237,10 @@ pub enum Error {
     #[error("session {0} has no running program")]
     NotRunning(RunId),
     /// It has not ended, or is not put away yet.
-    #[error("session {0} has not ended; cancel it and wait for its end, or reconcile it, and remove it then")]
+    #[error(
+        "session {0} has not ended, or is not put away yet; cancel it and wait for its end, or reconcile it, and \
+         remove it then"
+    )]
     NotSettled(RunId),
     /// Its folder holds something that must not be removed unseen.
     #[error("session {run_id} {why}, and remove the session then")]

@@ -18,6 +18,8 @@ const EVERY: Duration = Duration::from_secs(3600);
 const AT_MOST_EVERY: Duration = Duration::from_secs(10);
 /// A pass takes at most one part in so many of the time.
 const SHARE: u32 = 20;
+/// Sessions that a pass removes: whoever waits for the next pass, or for what the spool holds, waits no longer than that.
+const REMOVED: usize = 1000;
 /// Sessions of which a pass says in the log that it kept them.
 const TOLD: usize = 100;
 
@@ -57,9 +59,12 @@ pub(super) async fn keep(hub: Weak<Hub>) {
 }
 
 async fn once(hub: &Arc<Hub>, rules: Rules) -> Result<(), Error> {
-    let bounds = Bounds { removed: usize::MAX, told: TOLD, looks: usize::MAX };
+    let bounds = Bounds { removed: REMOVED, told: TOLD, looks: usize::MAX };
     let mut passes = hub.passes.lock().await;
-    let Found { sessions, .. } = pass(hub, &mut passes, rules, false, bounds).await?;
+    let Found { sessions, cut } = pass(hub, &mut passes, rules, false, bounds).await?;
+    if cut {
+        hub.retention_due.notify_one();
+    }
     for Pruned { run_id, action, why, .. } in sessions {
         match action {
             PruneAction::Removed => tracing::info!(%run_id, "removed by the retention"),
