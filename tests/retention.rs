@@ -205,6 +205,9 @@ async fn a_reader_finishes_on_a_session_that_is_removed() {
     assert_eq!(refusal(client.follow(run_id, "start", options).await), "Removed");
 }
 
+/// What is told of it, how it is done, and how it is undone.
+type Harm<'a> = (&'static str, &'a dyn Fn(), &'a dyn Fn());
+
 #[tokio::test]
 async fn what_is_not_the_session_s_own_keeps_it() {
     let bench = Bench::new();
@@ -215,7 +218,7 @@ async fn what_is_not_the_session_s_own_keeps_it() {
     let private = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("modes");
     let notes = folder.join("notes.txt");
     let other = bench.path().join("second");
-    let cases: [(&str, &dyn Fn(), &dyn Fn()); 4] = [
+    let cases: [Harm<'_>; 4] = [
         (
             "unknown file \"notes.txt\"",
             &|| {

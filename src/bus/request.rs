@@ -3,6 +3,7 @@
 //! Integers may come in any width. A key that is not known, or of another type, is refused by name; values never
 //! appear in a refusal, since they may be private.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::time::Duration;
@@ -237,9 +238,23 @@ pub fn follow_options(dict: GivenDict) -> Result<FollowOptions, BusError> {
     Ok(options)
 }
 
-/// Reads the options of `Subscribe`, which has none in this version.
+/// Places in several sessions that a subscription may begin with.
+const MOST_CURSORS: usize = 1000;
+
+/// Reads the options of `Subscribe` to one session, which has none in this version.
 pub fn subscribe_options(dict: GivenDict) -> Result<(), BusError> {
     Keys::of_argument(dict, "").finish()
+}
+
+/// Reads the options of `Subscribe` to all sessions: `cursors`, by run_id.
+pub fn subscribe_all_options(dict: GivenDict) -> Result<BTreeMap<RunId, String>, BusError> {
+    let mut keys = Keys::of_argument(dict, "");
+    let cursors = keys.text_dict("cursors")?.unwrap_or_default();
+    if cursors.len() > MOST_CURSORS {
+        return Err(keys.refuse("cursors", format_args!("has more than {MOST_CURSORS} sessions")));
+    }
+    keys.finish()?;
+    cursors.into_iter().map(|(id, cursor)| Ok((run_id(&id)?, cursor))).collect()
 }
 
 /// Reads the dictionary of `Answer`: `choice` and `text`. Whether they fit the question is the service's to say.

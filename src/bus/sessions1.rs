@@ -17,8 +17,9 @@ use super::given::GivenDict;
 use super::hub::Hub;
 use super::objects::Objects;
 use super::peer::Link;
+use super::subscription::{Source, Subscription};
 use super::variant::{Budget, Vardict, append, append_text, vardict};
-use super::{BusError, request, session_path, subscription};
+use super::{BusError, request, session_path};
 use crate::model::{Entry, Message, MessageMode, RunId};
 use crate::service::ProfileFacts;
 
@@ -26,7 +27,7 @@ use crate::service::ProfileFacts;
 pub const INTERFACE_VERSION: u32 = 1;
 
 /// What this version can do besides submitting, reading and cancelling.
-const FEATURES: [&str; 11] = [
+const FEATURES: [&str; 12] = [
     "acknowledge",
     "answer",
     "follow",
@@ -37,6 +38,7 @@ const FEATURES: [&str; 11] = [
     "steer",
     "storage",
     "subscribe",
+    "subscribe-all",
     "wait",
 ];
 
@@ -269,16 +271,24 @@ impl Sessions1 {
         #[zbus(connection)] connection: &zbus::Connection,
     ) -> Result<u32, BusError> {
         let caller = self.0.link.caller(&header)?;
-        let run_id = request::run_id(run_id)?;
-        request::subscribe_options(options)?;
         let peer = caller.peer()?.clone();
-        let _turn = peer.turn(run_id).await;
-        let feed = self.0.engine.subscribe(run_id, cursor).await?;
+        let source = match run_id {
+            "" => {
+                let cursors = request::subscribe_all_options(options)?;
+                Source::All(self.0.engine.subscribe_all(cursor, cursors).await?)
+            }
+            run_id => {
+                let run_id = request::run_id(run_id)?;
+                request::subscribe_options(options)?;
+                let _turn = peer.turn(run_id).await;
+                Source::One(run_id, self.0.engine.subscribe(run_id, cursor).await?)
+            }
+        };
         let (id, stopped) = peer.add_subscription()?;
         let (answered, when_answered) = tokio::sync::oneshot::channel::<()>();
         caller.keep_until_answered(answered);
-        let subscription = subscription::Subscription { connection: connection.clone(), peer, run_id, id };
-        tokio::spawn(subscription.run(feed, when_answered, stopped));
+        let subscription = Subscription { connection: connection.clone(), peer, id };
+        tokio::spawn(subscription.run(source, when_answered, stopped));
         Ok(id)
     }
 

@@ -44,9 +44,10 @@ pub mod location;
 mod patience;
 mod status;
 mod subscription;
+mod subscription_all;
 mod variant;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -61,6 +62,7 @@ pub use error::{ERROR_PREFIX, Error};
 pub use follow::{Follow, FollowOptions};
 pub use status::SessionStatus;
 pub use subscription::{Delivery, Record, Subscription};
+pub use subscription_all::{AllDelivery, AllSubscription};
 
 use self::variant::{texts_to_variant, to_dictionary, to_object};
 use crate::model::{Answer, MessageStatus, RunId, Submission};
@@ -362,6 +364,19 @@ impl Client {
     /// The cursor is refused, or the service cannot be asked.
     pub async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Subscription, Error> {
         Subscription::new(self.reconnect().await?, run_id, cursor).await
+    }
+
+    /// The activity of all sessions as signals, over a connection of its own: of those that have not ended from `cursor`
+    /// (`start` or `end`), of those in `positions` from there, whether they ended or not, and of those that come.
+    ///
+    /// # Errors
+    /// A cursor is refused, a session in `positions` was removed, or the service cannot be asked.
+    pub async fn subscribe_all(
+        &self,
+        cursor: &str,
+        positions: BTreeMap<RunId, String>,
+    ) -> Result<AllSubscription, Error> {
+        AllSubscription::new(self.reconnect().await?, cursor, positions).await
     }
 
     async fn send(

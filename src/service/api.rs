@@ -109,6 +109,29 @@ pub struct Batch {
     pub last: bool,
 }
 
+/// The next piece of a subscription to all sessions.
+#[derive(Debug)]
+pub enum Piece {
+    /// Events of one session.
+    Batch {
+        /// The session.
+        run_id: RunId,
+        /// The events.
+        batch: Batch,
+    },
+    /// One session cannot be read further. The others go on.
+    Broken {
+        /// The session.
+        run_id: RunId,
+        /// The cursor after the last event that was given.
+        resume: String,
+        /// Why.
+        error: Error,
+    },
+    /// More sessions came at once than could be kept in mind: some may be missing from here on.
+    Missed,
+}
+
 /// Facts about the service that do not change often: the D-Bus properties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {

@@ -15,6 +15,7 @@
 //! | `link` | the connection to an executor |
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
 //! | `reading` | pages, follow, subscriptions |
+//! | `all` | the subscription to all sessions |
 //! | `listing` | the list of sessions |
 //! | `talking` | messages and answers to a session: the inbox |
 //! | `acknowledging` | how far the application has projected a session's events |
@@ -28,6 +29,7 @@
 mod acknowledging;
 mod admission;
 mod age;
+mod all;
 mod api;
 mod blocking;
 mod driver;
@@ -47,6 +49,7 @@ mod turns;
 mod unstarted;
 
 pub use crate::model::Filter;
+pub use all::AllFeed;
 pub use api::*;
 pub use launch::ExecutorProgram;
 pub use reading::Feed;
@@ -261,6 +264,16 @@ impl Sessions {
     /// Replay from the cursor, then live. The cursor is checked before this returns.
     pub async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Feed, Error> {
         reading::subscribe(&self.hub, run_id, cursor).await
+    }
+
+    /// The same for all sessions that have not ended, each from the cursor, which is `start` or `end`; for those in `cursors`,
+    /// ended or not, each from its own; and for all that come, each from its start.
+    pub async fn subscribe_all(
+        &self,
+        cursor: &str,
+        cursors: BTreeMap<RunId, String>,
+    ) -> Result<AllFeed, Error> {
+        all::subscribe(&self.hub, cursor, cursors).await
     }
 
     /// Everything that observers may want to know, from now on. A receiver that lags by 4096 is told so.

@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, broadcast, watch};
 
-use airouter_sessiond::bus::{Engine, EventFeed};
+use airouter_sessiond::bus::{AllEvents, Engine, EventFeed};
 use airouter_sessiond::model::{
     About, Answer, End, Entry, Limits, Message, MessageStatus, OpenQuestion, Phase, PruneAction, PrunePolicy,
     Pruned, Receipt, RetentionReport, RunId, State, Status, Storage,
 };
 use airouter_sessiond::service::{
-    Batch, Change, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, ProfileFacts,
+    Batch, Change, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, Piece, ProfileFacts,
     SubmitRequest, WaitFor,
 };
 
@@ -314,6 +314,21 @@ impl Engine for Fake {
         Ok(Box::new(FakeFeed { events: self.events.subscribe(), at: 0 }))
     }
 
+    /// The events are those of every session that is known, and of those in `cursors`.
+    async fn subscribe_all(
+        &self,
+        cursor: &str,
+        cursors: BTreeMap<RunId, String>,
+    ) -> Result<Box<dyn AllEvents>, Error> {
+        if cursor != "start" {
+            return Err(Error::MalformedCursor(cursor.into()));
+        }
+        let mut run_ids: Vec<RunId> = self.sessions.lock().unwrap().keys().copied().collect();
+        run_ids.extend(cursors.keys());
+        let feed = |run_id| (run_id, FakeFeed { events: self.events.subscribe(), at: 0 });
+        Ok(Box::new(FakeAll { feeds: run_ids.into_iter().map(feed).collect(), missed: false }))
+    }
+
     fn changes(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
@@ -340,6 +355,32 @@ impl Engine for Fake {
 
     fn limits(&self) -> Limits {
         Limits::default()
+    }
+}
+
+/// One session after the other; then it has missed something.
+struct FakeAll {
+    feeds: Vec<(RunId, FakeFeed)>,
+    missed: bool,
+}
+
+#[async_trait]
+impl AllEvents for FakeAll {
+    async fn next(&mut self, max_bytes: usize) -> Option<Piece> {
+        match self.feeds.last_mut() {
+            None if self.missed => None,
+            None => {
+                self.missed = true;
+                Some(Piece::Missed)
+            }
+            Some((run_id, feed)) => {
+                let (run_id, batch) = (*run_id, feed.next(max_bytes).await.ok()??);
+                if batch.last {
+                    self.feeds.pop();
+                }
+                Some(Piece::Batch { run_id, batch })
+            }
+        }
     }
 }
 
