@@ -11,8 +11,8 @@ use crate::model::{RunId, Status};
 pub(super) async fn acknowledge(hub: &Arc<Hub>, run_id: RunId, cursor: &str) -> Result<Status, Error> {
     let _turn = hub.turns.take(run_id).await;
     // Before there is a journal there is nothing to acknowledge, and nothing is stored.
-    if let Some((dir, place)) = reading::place(hub, run_id, cursor).await? {
-        let stands = blocking(move || Ok(dir.acknowledge(&place)?)).await?;
+    if let Some((dir, place, head)) = reading::place(hub, run_id, cursor).await? {
+        let stands = blocking(move || Ok(dir.acknowledge(&place, head)?)).await?;
         match hub.find(run_id) {
             Some(live) => live.set_acknowledged(stands),
             None => hub.retention_due.notify_one(),

@@ -121,21 +121,23 @@ struct Read {
     chunk: Chunk,
 }
 
-/// The folder of a session and the place in its journal that a cursor names; `None` while there is no journal.
+/// The folder of a session, the place in its journal that a cursor names, and where that ends; `None` while there is no
+/// journal.
 pub(super) async fn place(
     hub: &Arc<Hub>,
     run_id: RunId,
     cursor: &str,
-) -> Result<Option<(SessionDir, Cursor)>, Error> {
+) -> Result<Option<(SessionDir, Cursor, u64)>, Error> {
     let source = Source::open(hub, run_id).await?;
     let position = source.resolve(cursor).await?;
-    let Some(epoch) = source.head().epoch else { return Ok(None) };
+    let head = source.head();
+    let Some(epoch) = head.epoch else { return Ok(None) };
     let offset = match position {
         Position::At(offset) => offset,
         // One that ended without a journal.
         Position::Start => 0,
     };
-    Ok(Some((source.dir, Cursor { epoch, offset })))
+    Ok(Some((source.dir, Cursor { epoch, offset }, head.offset)))
 }
 
 /// See [`Sessions::events`](super::Sessions::events).

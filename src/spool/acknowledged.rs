@@ -36,11 +36,12 @@ impl SessionDir {
     }
 
     /// Acknowledges the events up to a place that this session's journal has, durably, and gives the place that stands
-    /// now: an earlier one than was acknowledged before changes nothing. One caller at a time.
-    pub fn acknowledge(&self, to: &Cursor) -> Result<Cursor> {
+    /// now: an earlier one than was acknowledged before changes nothing. `head` is where the journal ends now; what was
+    /// acknowledged beyond it was lost with a part of the journal, and counts for nothing. One caller at a time.
+    pub fn acknowledge(&self, to: &Cursor, head: u64) -> Result<Cursor> {
         if let Some(before) = self.acknowledged()?
             && before.epoch == to.epoch
-            && before.offset >= to.offset
+            && (to.offset..=head).contains(&before.offset)
         {
             return Ok(before);
         }
@@ -56,7 +57,7 @@ impl SessionDir {
         // Most that are not were never acknowledged at all: then the outcome need not be read.
         let Some(acknowledged) = self.acknowledged()? else { return Ok(false) };
         Ok(self.outcome()?.is_some_and(|outcome| {
-            outcome.epoch == acknowledged.epoch && outcome.head <= acknowledged.offset
+            outcome.epoch == acknowledged.epoch && outcome.head == acknowledged.offset
         }))
     }
 }

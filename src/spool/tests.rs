@@ -840,7 +840,7 @@ fn an_acknowledgement_moves_forward_only_and_with_its_session() {
     let at = |offset| journal::Cursor { epoch: last.epoch.clone(), offset };
     assert_eq!(session.acknowledged().expect("read"), None);
     for (to, stands) in [(5, 5), (3, 5), (5, 5), (9, 9)] {
-        assert_eq!(session.acknowledge(&at(to)).expect("acknowledged"), at(stands));
+        assert_eq!(session.acknowledge(&at(to), 10).expect("acknowledged"), at(stands));
         assert_eq!(session.acknowledged().expect("read"), Some(at(stands)));
     }
     session.write_outcome(&last).expect("written");
@@ -848,11 +848,13 @@ fn an_acknowledgement_moves_forward_only_and_with_its_session() {
     let session = bench.spool.settle(session.run_id()).expect("settled");
     assert_eq!(session.acknowledged().expect("read"), Some(at(9)));
     assert!(!session.is_acknowledged().expect("read"));
-    session.acknowledge(&at(10)).expect("acknowledged");
+    session.acknowledge(&at(10), 10).expect("acknowledged");
     assert!(session.is_acknowledged().expect("read"));
+    // What was acknowledged of a part that is lost counts for nothing.
+    assert_eq!(session.acknowledge(&at(4), 8).expect("acknowledged"), at(4));
     // Of another journal it says nothing.
     let other = journal::Cursor { epoch: journal::new_epoch(), offset: 3 };
-    assert_eq!(session.acknowledge(&other).expect("acknowledged"), other);
+    assert_eq!(session.acknowledge(&other, 10).expect("acknowledged"), other);
     assert!(!session.is_acknowledged().expect("read"));
 }
 
@@ -862,7 +864,7 @@ fn a_damaged_acknowledgement_acknowledges_nothing() {
     let session = ended_with_outcome(&bench, 5);
     let outcome = session.outcome().expect("read").expect("there is one");
     let all = journal::Cursor { epoch: outcome.epoch, offset: outcome.head };
-    session.acknowledge(&all).expect("acknowledged");
+    session.acknowledge(&all, all.offset).expect("acknowledged");
     assert!(session.is_acknowledged().expect("read"));
     let path = session.path().join("acknowledged.json");
     for at in 0..fs::read(&path).expect("read").len() - 1 {
@@ -872,7 +874,7 @@ fn a_damaged_acknowledgement_acknowledges_nothing() {
     }
     fs::write(&path, "").expect("written");
     assert!(!session.is_acknowledged().expect("read"));
-    session.acknowledge(&all).expect("it is written anew");
+    session.acknowledge(&all, all.offset).expect("it is written anew");
     assert!(session.is_acknowledged().expect("read"));
 }
 
