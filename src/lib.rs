@@ -7,6 +7,7 @@
 //! - [`model`] is the vocabulary as types: submission, status, event, outcome, end. It does no I/O.
 //! - [`dialect`] reads the JSON lines of each program family into events, and says how such a program is started and
 //!   interrupted.
+//! - [`schema`] checks answers against JSON Schemas, in a process of its own.
 //! - [`containment`] holds a session's processes together, stops them, and proves that none is left.
 //! - [`spool`] is everything on disk: locks, records, journals, outcomes, private-file checks.
 //! - [`executor`] is the process that runs one session, and outlives the daemon.
@@ -43,6 +44,8 @@ pub mod executor;
 pub mod model;
 #[cfg(feature = "daemon")]
 pub mod program;
+#[cfg(feature = "daemon")]
+pub mod schema;
 #[cfg(feature = "daemon")]
 pub mod service;
 #[cfg(feature = "daemon")]

@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
-use airouter_sessiond::client::{Client, WaitFor};
+use airouter_sessiond::client::{Client, Delivery, WaitFor};
 use airouter_sessiond::model::RunId;
 use support::broker::Broker;
 use support::{Bench, PATIENCE, text, until};
@@ -250,4 +250,35 @@ fn a_name_that_is_taken_is_taken_over_when_it_is_free() {
     );
     first.stop();
     until("the second has it", || owner().contains(&format!("PID={}", bench.daemon_pid())));
+}
+
+#[tokio::test]
+async fn a_subscription_ends_when_the_service_leaves_the_bus_and_goes_on_when_it_is_back() {
+    let mut both = Both::start();
+    let client = Client::connect_bus(Some(&both.broker.address())).await.expect("connects");
+    let submission =
+        both.bench.script("echo '{\"n\":1}'; until [ -e go ]; do sleep 0.02; done; echo '{\"n\":2}'");
+    let run_id = submission.run_id();
+    client.submit(&submission, None).await.expect("submits");
+    let mut subscription = client.subscribe(run_id, "start").await.expect("subscribes");
+    let mut kinds = Vec::new();
+    while kinds != ["started", "raw"] {
+        match subscription.next().await.expect("delivers") {
+            Some(Delivery::Activity { records, .. }) => kinds.extend(records.into_iter().map(|r| r.kind)),
+            other => panic!("{other:?}"),
+        }
+    }
+    both.bench.kill();
+    let end = tokio::time::timeout(PATIENCE, subscription.next()).await.expect("it is told");
+    assert_eq!(end.expect("no error"), None);
+    both.bench.start();
+    both.bench.write("go", "");
+    let mut subscription = client.subscribe(run_id, subscription.position()).await.expect("subscribes again");
+    while kinds.last().is_none_or(|kind| kind != "ended") {
+        match subscription.next().await.expect("delivers") {
+            Some(Delivery::Activity { records, .. }) => kinds.extend(records.into_iter().map(|r| r.kind)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(kinds, ["started", "raw", "raw", "exited", "ended"]);
 }

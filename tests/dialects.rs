@@ -524,6 +524,27 @@ fn a_limit_that_stops_nothing_is_none() {
     }
 }
 
+/// With a schema the answer is the value, whatever the text beside it says.
+#[test]
+fn a_structured_answer_is_its_value() {
+    let said = r#"{"a": "b"}"#;
+    for (result, answer) in [("All done.", r#"{"a":"b"}"#), (said, said)] {
+        let result = serde_json::json!({
+            "type": "result", "subtype": "success", "is_error": false, "result": result, "structured_output": {"a": "b"},
+        });
+        let (events, reading) = read_lines("claude", &[], &[&result.to_string()]);
+        assert_eq!(reading.text.as_deref(), Some(answer));
+        assert!(
+            events
+                .iter()
+                .any(|event| matches!(event, Event::ResponseCompleted { text, .. } if text == answer))
+        );
+    }
+    let none =
+        r#"{"type":"result","subtype":"success","is_error":false,"result":"x","structured_output":null}"#;
+    assert_eq!(read_lines("claude", &[], &[none]).1.text.as_deref(), Some("x"));
+}
+
 /// What the program itself says to its model is not the answer.
 #[test]
 fn words_of_the_program_are_no_answer() {

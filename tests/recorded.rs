@@ -75,6 +75,12 @@ impl Recording {
         submission
     }
 
+    /// Two-way programs are told something; the player does not listen.
+    fn input(&self) -> Option<Vec<u8>> {
+        let talks = dialect::find(self.dialect).is_some_and(|dialect| dialect.talk(&[]).is_some());
+        talks.then(|| b"as recorded".to_vec())
+    }
+
     fn exit(&self) -> Exit {
         match (self.expected["exit_code"].as_i64(), self.expected["killed_by_signal"].as_str()) {
             (Some(code), None) => Exit::Code(i32::try_from(code).expect("a code")),
@@ -275,7 +281,7 @@ async fn recordings_played_through_the_service_are_told_right() {
     let mut sessions = Vec::new();
     for recording in recordings() {
         let submission = recording.submission(&bench);
-        client.submit(&submission, None).await.expect("submits");
+        client.submit(&submission, recording.input()).await.expect("submits");
         sessions.push((submission.run_id(), recording));
     }
     let mut statuses = Vec::new();

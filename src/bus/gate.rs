@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use tokio::net::UnixStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use zbus::connection::socket::{ReadHalf, Socket, Split};
 use zbus::fdo;
 use zbus::message::{Flags, Header, Message, Type};
@@ -64,6 +64,8 @@ pub struct Traffic {
     on_bus: bool,
     inner: Mutex<Open>,
     freed: Notify,
+    /// The peer takes signals: it has the answer to its Hello, or began without one.
+    greeted: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -105,12 +107,22 @@ enum Decision {
 impl Traffic {
     /// For a connection with one peer.
     pub fn private() -> Arc<Self> {
-        Arc::new(Traffic { on_bus: false, inner: Mutex::default(), freed: Notify::new() })
+        Arc::new(Traffic::new(false))
     }
 
     /// For a connection to a bus.
     pub fn on_bus() -> Arc<Self> {
-        Arc::new(Traffic { on_bus: true, inner: Mutex::default(), freed: Notify::new() })
+        Arc::new(Traffic::new(true))
+    }
+
+    fn new(on_bus: bool) -> Self {
+        Traffic { on_bus, inner: Mutex::default(), freed: Notify::new(), greeted: watch::Sender::new(false) }
+    }
+
+    /// Comes back when the peer has the answer to its Hello, or has called something else.
+    pub async fn greeted(&self) {
+        // The sender lives as long as this, so waiting cannot fail.
+        let _ = self.greeted.subscribe().wait_for(|greeted| *greeted).await;
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -149,6 +161,10 @@ impl Traffic {
         usage.descriptors += size.descriptors;
         open.bytes += size.bytes;
         open.calls.insert(key, Call { size, kept: Vec::new() });
+        drop(open);
+        if call.member().is_none_or(|member| member != "Hello") {
+            self.greeted.send_replace(true);
+        }
         Decision::Enter
     }
 
@@ -190,6 +206,7 @@ impl Traffic {
         }
         drop(open);
         self.freed.notify_waiters();
+        self.greeted.send_replace(true);
         // Last, and without the lock: what was kept may do anything when it is dropped.
         drop(call);
     }

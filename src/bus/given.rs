@@ -35,6 +35,8 @@ pub enum Given {
     TextDict(BTreeMap<String, String>),
     /// `a{sv}`.
     Dict(GivenDict),
+    /// `aa{sv}`.
+    Dicts(Vec<GivenDict>),
     /// `h`.
     Descriptor(OwnedFd),
     /// Something that no key takes; its signature.
@@ -52,6 +54,7 @@ impl Given {
             Given::Texts(_) => "as (texts)".into(),
             Given::TextDict(_) => "a{ss}".into(),
             Given::Dict(_) => "a{sv}".into(),
+            Given::Dicts(_) => "aa{sv}".into(),
             Given::Descriptor(_) => "h (a file descriptor)".into(),
             Given::Other(signature) => signature.clone(),
         }
@@ -142,6 +145,7 @@ fn value_of<'de, A: SeqAccess<'de>>(signature: &str, seq: &mut A) -> Result<Give
         "as" => Given::Texts(next(seq)?),
         "a{ss}" => Given::TextDict(next::<UniqueTexts, A>(seq)?.0),
         "a{sv}" => Given::Dict(next(seq)?),
+        "aa{sv}" => Given::Dicts(next(seq)?),
         "h" => Given::Descriptor(next::<zbus::OwnedFd, A>(seq)?.into()),
         other => {
             next::<Skipped, A>(seq)?;
@@ -194,19 +198,19 @@ pub struct Keys {
     left: BTreeMap<String, Given>,
     known: Vec<&'static str>,
     /// Before each key in messages, such as `binding.`.
-    prefix: &'static str,
+    prefix: String,
     submission: bool,
 }
 
 impl Keys {
     /// The keys of a submission, or of a dictionary in it that `prefix` names.
-    pub fn of_submission(dict: GivenDict, prefix: &'static str) -> Self {
-        Keys { left: dict.0, known: Vec::new(), prefix, submission: true }
+    pub fn of_submission(dict: GivenDict, prefix: impl Into<String>) -> Self {
+        Keys { left: dict.0, known: Vec::new(), prefix: prefix.into(), submission: true }
     }
 
     /// The keys of another argument, with `prefix` before each in messages.
     pub fn of_argument(dict: GivenDict, prefix: &'static str) -> Self {
-        Keys { left: dict.0, known: Vec::new(), prefix, submission: false }
+        Keys { left: dict.0, known: Vec::new(), prefix: prefix.to_owned(), submission: false }
     }
 
     /// A refusal of `key`.
@@ -271,6 +275,16 @@ impl Keys {
                 Ok(Some(GivenDict(texts.into_iter().map(|(key, text)| (key, Given::Text(text))).collect())))
             }
             Some(other) => Err(self.wrong(key, "a{sv}", &other)),
+        }
+    }
+
+    /// A list of dictionaries. An empty list may come as a list of anything.
+    pub fn dicts(&mut self, key: &'static str) -> Result<Option<Vec<GivenDict>>, BusError> {
+        match self.take(key) {
+            None => Ok(None),
+            Some(Given::Dicts(dicts)) => Ok(Some(dicts)),
+            Some(Given::Texts(texts)) if texts.is_empty() => Ok(Some(Vec::new())),
+            Some(other) => Err(self.wrong(key, "aa{sv}", &other)),
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc};
@@ -14,6 +15,7 @@ use zbus::names::InterfaceName;
 use zbus::wire::{DynamicType, ObjectPath, Variant};
 
 use super::fakebus::Listening;
+use super::gate::Traffic;
 use super::socket::Wire;
 use super::{INTERFACE, PATH, session_path};
 use crate::model::RunId;
@@ -23,6 +25,9 @@ use crate::service::{Change, Facts, ProfileFacts};
 const OUTBOX: usize = 1024;
 /// Changes of one session that wait for an answer. Beyond it the oldest are told before the answer.
 const HELD: usize = 64;
+/// How long a private connection that says nothing waits for its first signal. Clients that say Hello, as to a bus, take
+/// nothing before the answer to that, and nothing tells them from those who only listen.
+const GREETING: Duration = Duration::from_secs(1);
 /// The unique name that the service has on a private socket.
 pub const PRIVATE_NAME: &str = ":1.0";
 
@@ -61,6 +66,15 @@ struct Member {
     private: Option<Arc<Listening>>,
 }
 
+/// What decides whether a private connection is told something.
+#[derive(Debug)]
+pub struct Private {
+    /// What it wants.
+    pub listening: Arc<Listening>,
+    /// Its calls.
+    pub traffic: Arc<Traffic>,
+}
+
 #[derive(Debug, Default)]
 struct Held {
     by: usize,
@@ -92,12 +106,20 @@ impl Hub {
         self: &Arc<Self>,
         connection: &zbus::Connection,
         wire: Arc<Wire>,
-        private: Option<Arc<Listening>>,
+        private: Option<Private>,
     ) -> Membership {
         let (outbox, mut inbox) = mpsc::channel::<Message>(OUTBOX);
         let sending = connection.clone();
+        let listening = private.as_ref().map(|private| private.listening.clone());
         tokio::spawn(async move {
+            if let Some(Private { traffic, .. }) = &private {
+                let _ = tokio::time::timeout(GREETING, traffic.greeted()).await;
+            }
             while let Some(message) = inbox.recv().await {
+                // What it listens to may have changed since.
+                if private.as_ref().is_some_and(|private| !private.listening.listens()) {
+                    continue;
+                }
                 if sending.send(&message).await.is_err() {
                     break;
                 }
@@ -106,7 +128,7 @@ impl Hub {
         let mut state = self.state();
         state.last += 1;
         let id = state.last;
-        state.members.insert(id, Member { outbox, wire, private });
+        state.members.insert(id, Member { outbox, wire, private: listening });
         Membership { hub: self.clone(), id }
     }
 

@@ -13,6 +13,7 @@
 //! fake bus beside it so that clients made for buses work; the bus connection has one for everybody.
 //! Nothing here changes a session when a connection, a client or the bus itself goes away.
 
+mod descriptor;
 mod engine;
 mod error;
 mod fakebus;

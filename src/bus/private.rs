@@ -21,7 +21,7 @@ use zbus::message::Header;
 use super::fakebus::{BUS_PATH, FakeBus, FakeMonitoring, Listening};
 use super::gate::{Doorkeeper, GatedSocket, Traffic, send_refusals};
 use super::handshake::authenticate;
-use super::hub::PRIVATE_NAME;
+use super::hub::{PRIVATE_NAME, Private};
 use super::listener::{Listener, SocketError};
 use super::peer::{Link, Peer, Peers};
 use super::unfinished::{Crowd, HANDSHAKES, Handshake, Unfinished};
@@ -293,7 +293,8 @@ async fn connection(
     // drop every call to another name.
     connection.set_unique_name(PRIVATE_NAME)?;
     let _refusing = Owned(tokio::spawn(send_refusals(connection.clone(), refusals)));
-    let membership = face.hub.join(&connection, wire.clone(), Some(listening));
+    let membership =
+        face.hub.join(&connection, wire.clone(), Some(Private { listening, traffic: traffic.clone() }));
     tokio::select! {
         () = connection.closed() => {}
         () = stopping(&mut stop) => {}

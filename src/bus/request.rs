@@ -4,30 +4,36 @@
 //! appear in a refusal, since they may be private.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::time::Duration;
+use std::os::fd::OwnedFd;
 
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
+use tokio::time::Instant;
 
 use super::BusError;
+use super::descriptor::{READ_TIME, Unread, read_descriptor};
 use super::given::{Given, GivenDict, Keys};
 use crate::model::{
-    Answer, Binding, InvalidSubmission, PrunePolicy, Recovery, ResourceLimits, RunId, Submission,
+    Answer, Binding, InvalidSubmission, Limits, PrunePolicy, Recovery, ResourceLimits, RunId, Submission,
 };
-use crate::service::{Filter, FollowOptions, SubmitRequest, WaitFor};
+use crate::service::{Filter, FollowOptions, SubmitRequest, SubmittedAttachment, WaitFor};
 
-/// How long a caller may take to write its input into the pipe of `input-fd`.
-const INPUT_TIME: Duration = Duration::from_secs(30);
-
-/// A submission whose input may still have to be read.
+/// A submission whose input and attachments may still have to be read.
 #[derive(Debug)]
 pub struct Submitted {
-    /// Everything but the input.
+    /// Everything but the input and the attachments.
     pub submission: Submission,
     /// Where the input is.
     pub input: Input,
+    /// Where the attachments are.
+    pub attachments: Vec<GivenAttachment>,
+}
+
+/// An attachment that is still to be read.
+#[derive(Debug)]
+pub struct GivenAttachment {
+    name: String,
+    media_type: Option<String>,
+    sha256: String,
+    fd: OwnedFd,
 }
 
 /// Where the input of a submission is.
@@ -60,6 +66,11 @@ pub fn submission(dict: GivenDict) -> Result<Submitted, BusError> {
     submission.directory = keys.text("directory")?;
     submission.environment = keys.text_dict("environment")?.unwrap_or_default();
     let input = input_of(&mut keys)?;
+    let attachments = attachments_of(&mut keys)?;
+    submission.output_schema = keys.text("output-schema")?;
+    if let Some(earlier) = keys.text("continues")? {
+        submission.continues = Some(earlier.parse().map_err(|error| keys.refuse("continues", error))?);
+    }
     submission.deadline_seconds = keys.unsigned("deadline-seconds")?;
     submission.idle_seconds = keys.unsigned("idle-seconds")?;
     submission.start_seconds = keys.unsigned("start-seconds")?;
@@ -69,11 +80,11 @@ pub fn submission(dict: GivenDict) -> Result<Submitted, BusError> {
     submission.recovery = recovery_of(&mut keys)?;
     submission.leave_descendants = keys.boolean("leave-descendants")?.unwrap_or(false);
     submission.label = keys.text("label")?;
-    for key in ["attachments", "output-schema", "not-before", "retry-of", "continues"] {
+    for key in ["not-before", "retry-of"] {
         keys.not_yet(key, "this version does not take it")?;
     }
     keys.finish()?;
-    Ok(Submitted { submission, input })
+    Ok(Submitted { submission, input, attachments })
 }
 
 fn required(keys: &mut Keys, key: &'static str) -> Result<String, BusError> {
@@ -139,72 +150,74 @@ fn input_of(keys: &mut Keys) -> Result<Input, BusError> {
     }
 }
 
+fn attachments_of(keys: &mut Keys) -> Result<Vec<GivenAttachment>, BusError> {
+    let given = keys.dicts("attachments")?.unwrap_or_default();
+    given.into_iter().enumerate().map(|(index, dict)| attachment_of(index, dict)).collect()
+}
+
+fn attachment_of(index: usize, dict: GivenDict) -> Result<GivenAttachment, BusError> {
+    let mut keys = Keys::of_submission(dict, format!("attachments[{index}]."));
+    let attachment = GivenAttachment {
+        name: required(&mut keys, "name")?,
+        media_type: keys.text("media-type")?,
+        sha256: required(&mut keys, "sha256")?,
+        fd: match keys.take("fd") {
+            Some(Given::Descriptor(fd)) => fd,
+            Some(_) => return Err(keys.refuse("fd", "must be h (a file descriptor)")),
+            None => return Err(keys.refuse("fd", "is missing")),
+        },
+    };
+    keys.finish()?;
+    Ok(attachment)
+}
+
 impl Submitted {
-    /// Reads the input, up to `limit` bytes, and gives the whole request.
-    pub async fn with_input(self, limit: u64) -> Result<SubmitRequest, BusError> {
+    /// Reads the input and the attachments, as much as `limits` allow, and gives the whole request.
+    pub async fn read(self, limits: &Limits) -> Result<SubmitRequest, BusError> {
+        let (count, most) = (self.attachments.len(), limits.attachments);
+        if count > most as usize {
+            let problem = format!("are {count}; the limit is {most} (Limits: attachments)");
+            return Err(InvalidSubmission::new("attachments", problem).into());
+        }
+        // One time for all of them together.
+        let deadline = Instant::now() + READ_TIME;
         let input = match self.input {
             Input::None => None,
             Input::Here(bytes) => Some(bytes),
-            Input::Descriptor(fd) => Some(read_descriptor(fd, limit).await?),
-        };
-        Ok(SubmitRequest { submission: self.submission, input })
-    }
-}
-
-/// Reads a caller's descriptor to its end. A pipe is read until its writers close it; a file or memfd from its
-/// beginning, wherever the descriptor stands.
-async fn read_descriptor(fd: OwnedFd, limit: u64) -> Result<Vec<u8>, BusError> {
-    let refuse = |problem: String| BusError::from(InvalidSubmission::new("input-fd", problem));
-    let unreadable = |error: std::io::Error| refuse(format!("cannot be read: {error}"));
-    let file = std::fs::File::from(fd);
-    let kind = file.metadata().map_err(unreadable)?.file_type();
-    let bytes = if kind.is_fifo() {
-        // A description of our own: whether it blocks must not change for the caller, whose it is too.
-        let ours = std::fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-            .map_err(unreadable)?;
-        drop(file);
-        let pipe = pipe::Receiver::from_file(ours).map_err(unreadable)?;
-        let mut bytes = Vec::new();
-        match tokio::time::timeout(INPUT_TIME, pipe.take(limit + 1).read_to_end(&mut bytes)).await {
-            Ok(read) => read.map_err(unreadable)?,
-            Err(_) => {
-                return Err(refuse(format!(
-                    "was not closed by its writer within {} s",
-                    INPUT_TIME.as_secs()
-                )));
+            Input::Descriptor(fd) => {
+                let most = limits.submission;
+                let read = read_descriptor(fd, most, deadline).await;
+                Some(read.map_err(|error| refused("input-fd", &error, most, "submission"))?)
             }
         };
-        bytes
-    } else if kind.is_file() {
-        match tokio::task::spawn_blocking(move || read_file(&file, limit + 1)).await {
-            Ok(read) => read.map_err(unreadable)?,
-            Err(_) => return Err(BusError::new("Internal", "the reading of input-fd was cut off")),
+        let mut attachments = Vec::with_capacity(count);
+        let mut left = limits.attachment_bytes;
+        for (index, given) in self.attachments.into_iter().enumerate() {
+            let GivenAttachment { name, media_type, sha256, fd } = given;
+            let bytes = read_descriptor(fd, left, deadline).await.map_err(|error| match error {
+                Unread::TooLarge => {
+                    refused("attachments", &error, limits.attachment_bytes, "attachment-bytes")
+                }
+                _ => refused(&format!("attachments[{index}].fd"), &error, 0, ""),
+            })?;
+            left = left.saturating_sub(bytes.len() as u64);
+            attachments.push(SubmittedAttachment { name, media_type, sha256, bytes });
         }
-    } else {
-        let what = if kind.is_char_device() { "a device" } else { "neither a pipe nor a file" };
-        return Err(refuse(format!("is {what}; give a pipe, a regular file or a memfd")));
-    };
-    if bytes.len() as u64 > limit {
-        return Err(refuse(format!("holds more than {limit} bytes (Limits: submission)")));
+        Ok(SubmitRequest { submission: self.submission, input, attachments })
     }
-    Ok(bytes)
 }
 
-fn read_file(file: &std::fs::File, most: u64) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut chunk = vec![0; 1 << 16];
-    while (bytes.len() as u64) < most {
-        match file.read_at(&mut chunk, bytes.len() as u64) {
-            Ok(0) => break,
-            Ok(n) => bytes.extend_from_slice(&chunk[..n]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+/// The refusal of a key whose descriptor could not be read; `limit` is the one that says `most`.
+fn refused(key: &str, error: &Unread, most: u64, limit: &str) -> BusError {
+    let problem = match error {
+        Unread::TooLarge if key == "attachments" => {
+            format!("are more than {most} bytes together (Limits: {limit})")
         }
-    }
-    Ok(bytes)
+        Unread::TooLarge => format!("holds more than {most} bytes (Limits: {limit})"),
+        Unread::CutOff => return BusError::new("Internal", format_args!("the reading of {key} was cut off")),
+        other => other.to_string(),
+    };
+    InvalidSubmission::new(key, problem).into()
 }
 
 /// Reads the dictionary of `List`.
@@ -297,7 +310,6 @@ pub fn condition(text: &str) -> Result<WaitFor, BusError> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::io::Write;
 
     use zbus::wire::Variant;
     use zbus::{Message, OwnedVariant};
@@ -383,7 +395,7 @@ mod tests {
             text.starts_with("InvalidSubmission: shell: is no known key; known are version, binding"),
             "{text}"
         );
-        assert!(!text.contains("attachments"), "{text}");
+        assert!(!text.contains("not-before"), "{text}");
         assert_eq!(
             refusal(with("label", 5_u32)),
             "InvalidSubmission: label: must be s (text), and is an integer"
@@ -397,8 +409,8 @@ mod tests {
             "InvalidSubmission: limits.gold: is no known key; known are memory-max, tasks-max, cpu-weight, journal-max"
         );
         assert_eq!(
-            refusal(with("attachments", vec![HashMap::from([("name", Variant::from("a"))])])),
-            "InvalidSubmission: attachments: this version does not take it"
+            refusal(with("not-before", 5_u64)),
+            "InvalidSubmission: not-before: this version does not take it"
         );
         assert!(refusal(with("recovery", "resume")).contains("recovery: this version does not take"));
     }
@@ -417,37 +429,47 @@ mod tests {
         assert!(refusal(both).starts_with("InvalidSubmission: input-fd: is given beside input"));
     }
 
-    #[tokio::test]
-    async fn files_are_read_whole_and_bounded() {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&[7; 100_000]).unwrap();
-        let fd = || OwnedFd::from(file.try_clone().unwrap());
-        assert_eq!(read_descriptor(fd(), 100_000).await.unwrap(), vec![7; 100_000]);
-        let error = read_descriptor(fd(), 99_999).await.unwrap_err().to_string();
-        assert_eq!(error, "InvalidSubmission: input-fd: holds more than 99999 bytes (Limits: submission)");
-        let null = std::fs::File::open("/dev/null").unwrap();
-        assert!(read_descriptor(null.into(), 9).await.unwrap_err().to_string().contains("is a device"));
+    #[test]
+    fn attachments_are_dictionaries_with_a_descriptor() {
+        let file = tempfile::tempfile().unwrap();
+        let attachment = |leave_out: &str| {
+            let mut dict = HashMap::from([
+                ("name", Variant::from("a.png")),
+                ("sha256", Variant::from("ab")),
+                ("fd", Variant::from(zbus::Fd::from(&file))),
+            ]);
+            dict.remove(leave_out);
+            dict
+        };
+        let read = submission(given(&with("attachments", vec![attachment(""), attachment("")])).unwrap());
+        assert_eq!(read.unwrap().attachments.len(), 2);
+        let refused = |second| refusal(with("attachments", vec![attachment(""), second]));
+        for key in ["name", "sha256", "fd"] {
+            let text = refused(attachment(key));
+            assert_eq!(text, format!("InvalidSubmission: attachments[1].{key}: is missing"));
+        }
+        let mut sized = attachment("");
+        sized.insert("size", Variant::from(1_u32));
+        assert_eq!(
+            refused(sized),
+            "InvalidSubmission: attachments[1].size: is no known key; known are name, media-type, sha256, fd"
+        );
+        let mut path = attachment("");
+        path.insert("fd", Variant::from("/etc/passwd"));
+        assert_eq!(refused(path), "InvalidSubmission: attachments[1].fd: must be h (a file descriptor)");
+        assert_eq!(
+            refusal(with("attachments", vec!["a.png"])),
+            "InvalidSubmission: attachments: must be aa{sv}, and is as (texts)"
+        );
+        let none = submission(given(&with("attachments", Vec::<Dict<'_>>::new())).unwrap()).unwrap();
+        assert!(none.attachments.is_empty());
     }
 
-    #[tokio::test]
-    async fn pipes_are_read_to_their_end_and_stay_blocking_for_the_caller() {
-        let (read, write) = std::io::pipe().unwrap();
-        let caller = read.try_clone().unwrap();
-        let writer = std::thread::spawn(move || {
-            let mut write = write;
-            write.write_all(&vec![b'x'; 300_000])
-        });
-        assert_eq!(read_descriptor(read.into(), 1 << 20).await.unwrap().len(), 300_000);
-        writer.join().unwrap().unwrap();
-        let flags = nix::fcntl::fcntl(&caller, nix::fcntl::FcntlArg::F_GETFL).unwrap();
-        assert_eq!(flags & libc::O_NONBLOCK, 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_pipe_that_never_ends_is_given_up() {
-        let (read, _write) = std::io::pipe().unwrap();
-        let error = read_descriptor(read.into(), 10).await.unwrap_err().to_string();
-        assert!(error.contains("was not closed by its writer within 30 s"), "{error}");
+    #[test]
+    fn continues_is_a_run_id() {
+        let read = submission(given(&with("continues", ID)).unwrap()).unwrap();
+        assert_eq!(read.submission.continues, ID.parse().ok());
+        assert!(refusal(with("continues", "latest")).starts_with("InvalidSubmission: continues: "));
     }
 
     #[test]

@@ -27,11 +27,14 @@ use crate::service::ProfileFacts;
 pub const INTERFACE_VERSION: u32 = 1;
 
 /// What this version can do besides submitting, reading and cancelling.
-const FEATURES: [&str; 12] = [
+const FEATURES: [&str; 15] = [
     "acknowledge",
     "answer",
+    "attachments",
+    "continues",
     "follow",
     "follow-up",
+    "output-schema",
     "prune",
     "reconcile",
     "remove",
@@ -171,7 +174,7 @@ impl Sessions1 {
         let submitted = request::submission(submission)?;
         let run_id = submitted.submission.run_id();
         let _turn = caller.peer()?.turn(run_id).await;
-        let request = submitted.with_input(self.0.engine.limits().submission).await?;
+        let request = submitted.read(&self.0.engine.limits()).await?;
         let hold = self.0.hub.hold(run_id);
         let status = self.0.engine.submit(request).await?;
         // The path in the answer leads somewhere when it arrives; others are told of the object after it.

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::{Context, Failure, words};
-use crate::client::{Client, Submitted};
+use crate::client::{Attachment, Client, Submitted};
 use crate::model::{RunId, Submission};
 
 /// The largest input that is read, in bytes. The service's own limit is below.
@@ -39,6 +39,15 @@ pub struct Arguments {
     /// A file with the input, which the process list does not show
     #[arg(long, value_name = "FILE")]
     pub input_file: Option<PathBuf>,
+    /// A picture that goes along with it: PNG, JPEG, GIF or WebP. May be given several times
+    #[arg(long, value_name = "FILE")]
+    pub attach: Vec<PathBuf>,
+    /// A file with a JSON Schema that the final answer must fit
+    #[arg(long, value_name = "FILE")]
+    pub output_schema: Option<PathBuf>,
+    /// Go on with the conversation of this session, which has ended
+    #[arg(long = "continues", value_name = "RUN_ID")]
+    pub continues: Option<RunId>,
     /// The directory it runs in [default: the current one]
     #[arg(long, short = 'C', value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
@@ -93,10 +102,11 @@ pub async fn submit(
         Some(profile) => profile.clone(),
         None => only_profile(&client.properties().await?)?,
     };
+    let attachments = attachments(&arguments.attach)?;
     let submission = to_submission(arguments, profile)?;
     let mut attempt = 1;
     loop {
-        match client.submit(&submission, input.clone()).await {
+        match client.submit_with(&submission, input.clone(), &attachments).await {
             Err(error) if error.is_lost() && attempt < ATTEMPTS => {
                 attempt += 1;
                 *client = context.reconnect(client).await?;
@@ -113,6 +123,10 @@ fn to_submission(arguments: Arguments, profile: String) -> Result<Submission, Fa
         let (name, value) = environment_entry(entry)?;
         submission.environment.insert(name, value);
     }
+    if let Some(path) = &arguments.output_schema {
+        submission.output_schema = Some(text_file("the output schema", path)?);
+    }
+    submission.continues = arguments.continues;
     submission.arguments = arguments.arguments;
     submission.label = arguments.label;
     submission.deadline_seconds = arguments.deadline;
@@ -124,6 +138,20 @@ fn to_submission(arguments: Arguments, profile: String) -> Result<Submission, Fa
     submission.limits.journal_max = arguments.journal_max;
     submission.leave_descendants = arguments.leave_descendants;
     Ok(submission)
+}
+
+fn attachments(paths: &[PathBuf]) -> Result<Vec<Attachment>, Failure> {
+    let open = |path: &PathBuf| {
+        let failed = |error| Failure::io(format!("the attachment {}", path.display()), error);
+        Attachment::open(path).map_err(failed)
+    };
+    paths.iter().map(open).collect()
+}
+
+fn text_file(what: &str, path: &Path) -> Result<String, Failure> {
+    let what = format!("{what} {}", path.display());
+    let bytes = read(File::open(path).map_err(|error| Failure::io(what.clone(), error))?, what.clone())?;
+    String::from_utf8(bytes).map_err(|_| Failure::Usage(format!("{what} is not UTF-8")))
 }
 
 /// The service's only profile.
@@ -230,6 +258,8 @@ mod tests {
     fn every_argument_reaches_the_submission() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap();
+        let schema = directory.path().join("schema.json");
+        fs::write(&schema, "{}").unwrap();
         let arguments = parse(&[
             "-P",
             "codex",
@@ -239,6 +269,14 @@ mod tests {
             path,
             "-e",
             "A=b=c",
+            "--attach",
+            "/a.png",
+            "--attach",
+            "/b.jpg",
+            "--output-schema",
+            schema.to_str().unwrap(),
+            "--continues",
+            "0192f3c4-5b6a-7c8d-9e0f-112233445577",
             "--label",
             "night",
             "--deadline",
@@ -263,12 +301,14 @@ mod tests {
             "x",
         ]);
         assert_eq!(input(&arguments).unwrap().as_deref(), Some(b"hello".as_slice()));
+        assert_eq!(arguments.attach, [Path::new("/a.png"), Path::new("/b.jpg")]);
         let submission = to_submission(arguments, "codex".into()).unwrap();
         assert_eq!(
             serde_json::to_value(submission).unwrap(),
             json!({
                 "version": "airouter.sessions.v1", "binding": {"run_id": "0192f3c4-5b6a-7c8d-9e0f-112233445566"},
-                "profile": "codex", "arguments": ["--model", "x"],
+                "profile": "codex", "arguments": ["--model", "x"], "output-schema": "{}",
+                "continues": "0192f3c4-5b6a-7c8d-9e0f-112233445577",
                 "directory": directory.path().canonicalize().unwrap(), "environment": {"A": "b=c"},
                 "deadline-seconds": 7200, "idle-seconds": 90, "start-seconds": 900,
                 "limits": {"memory-max": 4u64 << 30, "tasks-max": 64, "cpu-weight": 50, "journal-max": 1 << 20},

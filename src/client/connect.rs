@@ -19,6 +19,9 @@ const ACCEPTS_WITHIN: Duration = Duration::from_secs(10);
 /// The pause between two attempts to enter that queue: the kernel tells nobody when there is room (connect(2)).
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The bus itself, as a peer on it.
+pub(super) const BUS: &str = "org.freedesktop.DBus";
+
 /// How the service was reached, and how to reach it again.
 #[derive(Debug, Clone)]
 enum Route {
@@ -97,6 +100,16 @@ impl Client {
 
     pub(super) fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// On a bus: asks to be told when the service comes and goes. On a private socket the connection tells.
+    pub(super) async fn watch_name(&self) -> Result<(), Error> {
+        if matches!(self.route, Route::Bus(_)) {
+            let rule = format!("type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{BUS_NAME}'");
+            let path = "/org/freedesktop/DBus";
+            self.connection.call_method(Some(BUS), path, Some(BUS), "AddMatch", &(rule,)).await?;
+        }
+        Ok(())
     }
 
     /// A call whose answer is due at once: whoever is to be told hears if it takes long.

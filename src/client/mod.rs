@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+mod attachment;
 mod connect;
 mod error;
 mod follow;
@@ -48,7 +49,6 @@ mod subscription_all;
 mod variant;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -57,6 +57,7 @@ use serde_json::{Map, Value};
 use zbus::{DynamicType, Message, OwnedObjectPath, OwnedVariant, Variant};
 
 pub use crate::model::{Filter, PrunePolicy, Pruned, Storage};
+pub use attachment::Attachment;
 pub use connect::{Client, Connector};
 pub use error::{ERROR_PREFIX, Error};
 pub use follow::{Follow, FollowOptions};
@@ -64,7 +65,7 @@ pub use status::SessionStatus;
 pub use subscription::{Delivery, Record, Subscription};
 pub use subscription_all::{AllDelivery, AllSubscription};
 
-use self::variant::{texts_to_variant, to_dictionary, to_object};
+use self::variant::{Dictionary, texts_to_variant, to_dictionary, to_object};
 use crate::model::{Answer, MessageStatus, RunId, Submission};
 
 /// The service's name on the user's bus.
@@ -129,12 +130,30 @@ impl Client {
     /// # Errors
     /// The service refuses it, naming the key; or the connection was lost, and the same call may be made again.
     pub async fn submit(&self, submission: &Submission, input: Option<Vec<u8>>) -> Result<Submitted, Error> {
+        self.submit_with(submission, input, &[]).await
+    }
+
+    /// The same with attachments; the list in `submission` itself stays empty. The same call made again carries them
+    /// again.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`].
+    pub async fn submit_with(
+        &self,
+        submission: &Submission,
+        input: Option<Vec<u8>>,
+        attachments: &[Attachment],
+    ) -> Result<Submitted, Error> {
         let Value::Object(object) = serde_json::to_value(submission).map_err(Error::answer)? else {
             return Err(Error::answer("a submission is not an object"));
         };
         let mut dictionary = to_dictionary(&object);
         if !submission.environment.is_empty() {
             dictionary.insert("environment".to_owned(), texts_to_variant(&submission.environment));
+        }
+        if !attachments.is_empty() {
+            let entries: Result<Vec<Dictionary>, Error> = attachments.iter().map(Attachment::entry).collect();
+            dictionary.insert("attachments".to_owned(), Variant::new(entries?));
         }
         if let Some(input) = input {
             let (key, value) = input_entry(input)?;
@@ -430,14 +449,7 @@ fn input_entry(input: Vec<u8>) -> Result<(&'static str, Variant<'static>), Error
         Ok(text) => text.into_bytes(),
         Err(error) => error.into_bytes(),
     };
-    let lost = |error: std::io::Error| Error::Lost(format!("no pipe for the input: {error}"));
-    let (reader, mut writer) = std::io::pipe().map_err(lost)?;
-    // A service that refuses the submission closes its end, and the write ends with an error that the reply explains.
-    std::thread::Builder::new()
-        .name("input".to_owned())
-        .spawn(move || drop(writer.write_all(&input)))
-        .map_err(lost)?;
-    Ok(("input-fd", Variant::from(zbus::Fd::from(OwnedFd::from(reader)))))
+    Ok(("input-fd", attachment::descriptor(input)?))
 }
 
 #[cfg(test)]

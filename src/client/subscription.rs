@@ -7,7 +7,7 @@ use zbus::message::Type;
 use zbus::{Message, MessageStream, OwnedVariant, Variant};
 
 use super::variant::to_object;
-use super::{Client, Error, INTERFACE};
+use super::{BUS_NAME, Client, Error, INTERFACE, connect::BUS};
 use crate::model::RunId;
 
 /// A record as method replies and signals carry it.
@@ -67,7 +67,7 @@ pub struct Subscription {
 impl Subscription {
     pub(super) async fn new(client: Client, run_id: RunId, cursor: &str) -> Result<Self, Error> {
         let mut subscription = Subscription {
-            signals: Signals::new(client),
+            signals: Signals::new(client).await?,
             run_id,
             position: cursor.to_owned(),
             subscribed: false,
@@ -83,8 +83,9 @@ impl Subscription {
         Ok(())
     }
 
-    /// The next records, waiting for them as long as it takes; `None` when the connection is gone: subscribe again
-    /// on a new one, from [`Subscription::position`]. After a record of the kind `ended` there are no more.
+    /// The next records, waiting for them as long as it takes; `None` when the connection, or on a bus the service, is
+    /// gone: subscribe again on a new one, from [`Subscription::position`]. After a record of the kind `ended` there are
+    /// no more.
     ///
     /// # Errors
     /// Subscribing again after a `Lagged` failed, or a signal cannot be read.
@@ -148,9 +149,10 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    pub(super) fn new(client: Client) -> Signals {
+    pub(super) async fn new(client: Client) -> Result<Signals, Error> {
         let stream = MessageStream::from(client.connection());
-        Signals { client, stream, early: VecDeque::new() }
+        client.watch_name().await?;
+        Ok(Signals { client, stream, early: VecDeque::new() })
     }
 
     /// Subscribes. The stream is read meanwhile: one that is not would stop the whole connection, the reply included.
@@ -180,7 +182,7 @@ impl Signals {
         }
     }
 
-    /// The next signal to a subscriber; `None` when the connection is gone.
+    /// The next signal to a subscriber; `None` when the connection, or on a bus the service, is gone.
     pub(super) async fn next(&mut self) -> Result<Option<Signal>, Error> {
         loop {
             let message = match self.early.pop_front() {
@@ -190,6 +192,9 @@ impl Signals {
                     Some(Err(_)) | None => return Ok(None),
                 },
             };
+            if is_departure(&message) {
+                return Ok(None);
+            }
             if message.message_type() == Type::MethodCall {
                 self.answer(&message).await?;
             } else if let Some(signal) = read(&message)? {
@@ -235,10 +240,26 @@ fn read(message: &Message) -> Result<Option<Signal>, Error> {
     })
 }
 
-/// A signal of the interface, or a call: what a subscription has to look at.
+/// The bus says that the service's name has lost its owner: what this owner was to send will not come.
+fn is_departure(message: &Message) -> bool {
+    let header = message.header();
+    let from_bus = header.sender().is_some_and(|sender| sender == BUS);
+    let is_change = header.member().is_some_and(|name| name == "NameOwnerChanged");
+    message.message_type() == Type::Signal
+        && from_bus
+        && is_change
+        && message
+            .body()
+            .deserialize::<(String, String, String)>()
+            .is_ok_and(|(name, before, _)| name == BUS_NAME && !before.is_empty())
+}
+
+/// A signal of the interface, a change of the service's owner, or a call: what a subscription has to look at.
 fn is_ours(message: &Message) -> bool {
     match message.message_type() {
-        Type::Signal => message.header().interface().is_some_and(|name| name == INTERFACE),
+        Type::Signal => {
+            is_departure(message) || message.header().interface().is_some_and(|name| name == INTERFACE)
+        }
         Type::MethodCall => true,
         _ => false,
     }

@@ -53,7 +53,7 @@ impl AllSubscription {
         cursor: &str,
         positions: BTreeMap<RunId, String>,
     ) -> Result<Self, Error> {
-        let signals = Signals::new(client);
+        let signals = Signals::new(client).await?;
         let mut subscription =
             AllSubscription { signals, cursor: cursor.to_owned(), positions, subscribed: false };
         subscription.subscribe().await?;
@@ -71,8 +71,8 @@ impl AllSubscription {
         Ok(())
     }
 
-    /// The next records of any session, waiting for them as long as it takes; `None` when the connection is gone: subscribe
-    /// again on a new one, with [`AllSubscription::positions`].
+    /// The next records of any session, waiting for them as long as it takes; `None` when the connection, or on a bus the
+    /// service, is gone: subscribe again on a new one, with [`AllSubscription::positions`].
     ///
     /// # Errors
     /// Subscribing again after a `Lagged` failed, or a signal cannot be read.

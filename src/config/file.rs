@@ -24,6 +24,8 @@ const MAX_FILE: u64 = 1 << 20;
 const MAX_PROFILE_NAME: usize = 64;
 /// The longest deadline, idle and start limit: a leap year, in seconds, as for submissions.
 const MAX_SECONDS: u64 = 366 * 24 * 3600;
+/// How long a question waits for an answer where the configuration does not say: a day, in seconds.
+const QUESTION_SECONDS: u64 = 24 * 3600;
 
 const BUS_MODES: [(&str, BusMode); 3] =
     [("auto", BusMode::Auto), ("off", BusMode::Off), ("required", BusMode::Required)];
@@ -45,6 +47,7 @@ struct File {
     allow_root: Option<Given>,
     on_stop: Option<Given>,
     lease_seconds: Option<Given>,
+    question_seconds: Option<Given>,
     application: Option<Given>,
     host: Option<Given>,
     containment: Option<Given>,
@@ -62,6 +65,9 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct FileLimits {
     submission: Option<Given>,
+    attachments: Option<Given>,
+    attachment_bytes: Option<Given>,
+    output_schema: Option<Given>,
     line: Option<Given>,
     journal: Option<Given>,
     stderr: Option<Given>,
@@ -192,6 +198,10 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
         lease_seconds: file
             .lease_seconds
             .checked("lease_seconds", |given, key| given.number(key, 3, MAX_SECONDS))?,
+        question_seconds: file
+            .question_seconds
+            .checked("question_seconds", |given, key| given.number(key, 0, MAX_SECONDS))?
+            .map_or(Some(QUESTION_SECONDS), |seconds| (seconds > 0).then_some(seconds)),
         application: file.application.checked("application", Given::text)?.unwrap_or_default(),
         host: file.host.checked("host", Given::text)?.unwrap_or_else(host_name),
         limits: resolve_limits(file.limits.table("limits")?)?,
@@ -306,6 +316,15 @@ fn resolve_limits(file: FileLimits) -> Result<Limits, Problem> {
     };
     Ok(Limits {
         submission: size("submission", file.submission, 64 << 10, 1 << 30, default.submission)?,
+        attachments: count("attachments", file.attachments, 0, 60, default.attachments)?,
+        attachment_bytes: size(
+            "attachment_bytes",
+            file.attachment_bytes,
+            0,
+            1 << 30,
+            default.attachment_bytes,
+        )?,
+        output_schema: size("output_schema", file.output_schema, 1, 1 << 20, default.output_schema)?,
         line: size("line", file.line, 4 << 10, 1 << 30, default.line)?,
         journal: size("journal", file.journal, 64 << 10, 1 << 50, default.journal)?,
         stderr: size("stderr", file.stderr, 0, 1 << 30, default.stderr)?,

@@ -106,6 +106,8 @@ pub struct Config {
     pub on_stop: Option<OnStop>,
     /// How long a session may go on without a daemon, in seconds; `None`: for ever.
     pub lease_seconds: Option<u64>,
+    /// How long a question waits for an answer before it is refused, in seconds; `None`: for ever.
+    pub question_seconds: Option<u64>,
     /// The application that bindings must name; empty with the embedded controller.
     pub application: String,
     /// This host's name.
@@ -341,6 +343,7 @@ impl fmt::Debug for Config {
             .field("allow_root", &self.allow_root)
             .field("on_stop", &self.on_stop)
             .field("lease_seconds", &self.lease_seconds)
+            .field("question_seconds", &self.question_seconds)
             .field("application", &self.application)
             .field("host", &self.host)
             .field("limits", &self.limits)

@@ -7,6 +7,7 @@
 //! - A turn succeeded if its result has the subtype `success` and `is_error` is not set; an API error has that subtype too.
 //! - The answer is the result's own text; where a turn fails, the last text that was not cut by an interrupt. Texts with
 //!   `parent_tool_use_id` are a sub-agent's, and those of the model `<synthetic>` are the program's own words.
+//! - With a schema the answer is `structured_output` of the result.
 //! - Usage is the sum of `model_usage_since_last_result`, which sub-agents are part of; `usage`, in versions without it, is
 //!   the turn's.
 //! - SIGINT ends it with its tools and a last `result`; SIGTERM ends it without one.
@@ -19,7 +20,9 @@ use serde_json::Value;
 use super::json::{Joiner, Line, Piece, flag, number, parse_object, text, text_at, texts};
 use super::ledger::{Ledger, ToolEnd};
 use super::limit::usage_limit;
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Reading, Stdin};
+use super::{
+    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
+};
 use crate::model::kind::notice;
 use crate::model::{Event, Part, Usage, VerdictResult};
 
@@ -27,6 +30,8 @@ use crate::model::{Event, Part, Usage, VerdictResult};
 const STARTED_MESSAGES: usize = 64;
 /// The longest id of a message that is remembered, in bytes.
 const MESSAGE_ID: usize = 256;
+/// The kernel's limit on one argument, in bytes, with the zero byte at its end.
+const ARGUMENT: usize = 128 << 10;
 /// Texts that may end within a surrogate pair at the same time.
 const OPEN_STREAMS: usize = 64;
 
@@ -52,6 +57,27 @@ impl Dialect for Claude {
         Box::new(ClaudeReader::default())
     }
 
+    fn features(&self) -> Features {
+        Features { output_schema: true, resume: true, ..Features::default() }
+    }
+
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        if !occasion.attachments.is_empty() {
+            let instead = "use a profile with the dialect claude-stream";
+            return Err(Unable { dialect: self.name(), what: "attachments", instead });
+        }
+        arguments(self.name(), own, more, occasion)
+    }
+
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        input.map_or(Ok(()), |input| launch::needs_words(self.name(), input))
+    }
+
     fn interrupt(&self) -> Interrupt {
         Interrupt::Signal(libc::SIGINT)
     }
@@ -65,8 +91,30 @@ impl Dialect for Claude {
     }
 }
 
+/// The whole arguments, in both ways: a conversation and a schema are named by options. Attachments are not arguments.
+pub(super) fn arguments(
+    dialect: &'static str,
+    own: &[String],
+    more: &[String],
+    occasion: &Occasion<'_>,
+) -> Result<Vec<String>, Unable> {
+    let mut added = Vec::new();
+    if let Some(conversation) = occasion.conversation {
+        added.extend(["--resume".to_owned(), launch::uuid(dialect, conversation)?.to_owned()]);
+    }
+    if let Some(schema) = &occasion.schema {
+        if schema.text.len() >= ARGUMENT {
+            let what = "output schema of 128 KiB or more";
+            return Err(Unable { dialect, what, instead: "it is an argument there; give a shorter one" });
+        }
+        added.extend(["--json-schema".to_owned(), schema.text.to_owned()]);
+    }
+    Ok(launch::with(own, more, added))
+}
+
+/// Reads both ways: with one prompt, and with messages.
 #[derive(Debug, Default)]
-struct ClaudeReader {
+pub(super) struct ClaudeReader {
     ledger: Ledger,
     /// Turns that began and have no result.
     pending: u64,
@@ -303,7 +351,8 @@ impl ClaudeReader {
         self.add_usage(value);
         self.ledger.usage(events, self.usage);
         let subtype = text(value, "subtype").unwrap_or("unknown");
-        let words = text(value, "result");
+        let structured = structured(value);
+        let words = structured.as_deref().or_else(|| text(value, "result"));
         if subtype == "success" && !flag(value, "is_error") {
             if let Some(words) = words {
                 if !words.is_empty() && !self.told.contains(&self.hasher.hash_one(words)) {
@@ -400,6 +449,14 @@ fn finish(stream: &mut Stream, events: &mut Vec<Event>) {
 
 fn blocks(message: &Value) -> impl Iterator<Item = &Value> {
     message.get("content").and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The answer after a schema, which is a value and not a text; as JSON.
+fn structured(result: &Value) -> Option<String> {
+    let output = result.get("structured_output").filter(|output| !output.is_null())?;
+    let words = text(result, "result")
+        .filter(|words| serde_json::from_str::<Value>(words).is_ok_and(|said| said == *output));
+    Some(words.map_or_else(|| output.to_string(), str::to_owned))
 }
 
 fn failure_rule(result: &Value, subtype: &str, length: bool) -> String {

@@ -12,8 +12,13 @@ use serde_json::Value;
 use super::codex_app::AppServer;
 use super::json::{Line, number, parse_object, text, text_at, texts};
 use super::ledger::{Ledger, ToolEnd};
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Reading, Stdin};
+use super::{
+    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
+};
 use crate::model::{Event, Usage};
+
+/// The most characters that it takes in one message.
+const INPUT: usize = 1 << 20;
 
 /// `codex exec --json`.
 #[derive(Debug)]
@@ -37,6 +42,56 @@ impl Dialect for Codex {
         Box::new(CodexReader { exec: Exec { fresh: is_fresh(arguments) }, ..CodexReader::default() })
     }
 
+    fn features(&self) -> Features {
+        Features { attachments: true, output_schema: true, resume: true, ..Features::default() }
+    }
+
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        let mut added = Vec::new();
+        if occasion.conversation.is_some() {
+            added.push("resume".to_owned());
+        }
+        if let Some(schema) = &occasion.schema {
+            added.extend(["--output-schema".to_owned(), schema.path.to_string_lossy().into_owned()]);
+        }
+        for attached in &occasion.attachments {
+            let path = attached.path.to_string_lossy();
+            if path.contains(',') {
+                let what = "attachments below a directory with a comma in its name";
+                return Err(Unable { dialect: self.name(), what, instead: "move the spool" });
+            }
+            // After `resume`: before it, the option takes that word and the name for files too.
+            added.push(format!("--image={path}"));
+        }
+        if let Some(conversation) = occasion.conversation {
+            // The name of anything but a thread begins a new one without a word.
+            added.push(launch::uuid(self.name(), conversation)?.to_owned());
+            if !own.iter().chain(more).any(|word| word == "--") {
+                // The prompt is on standard input. Else it follows there.
+                added.push("-".to_owned());
+            }
+        }
+        Ok(launch::with(own, more, added))
+    }
+
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        let Some(input) = input else { return Ok(()) };
+        let utf16 = input.starts_with(b"\xff\xfe") || input.starts_with(b"\xfe\xff");
+        if !utf16 && std::str::from_utf8(input).is_err() {
+            return Err(Unable {
+                dialect: self.name(),
+                what: "input that is not UTF-8",
+                instead: "convert it",
+            });
+        }
+        check_input(self.name(), input)
+    }
+
     fn interrupt(&self) -> Interrupt {
         Interrupt::Signal(libc::SIGINT)
     }
@@ -48,6 +103,16 @@ impl Dialect for Codex {
     fn commands(&self) -> &'static [&'static str] {
         &["codex"]
     }
+}
+
+/// Checks an input of either way.
+pub(super) fn check_input(dialect: &'static str, input: &[u8]) -> Result<(), Unable> {
+    launch::needs_words(dialect, input)?;
+    if input.len() > INPUT && std::str::from_utf8(input).is_ok_and(|input| input.chars().count() > INPUT) {
+        let what = "input of more than 1048576 characters";
+        return Err(Unable { dialect, what, instead: "put it into a file and name the file" });
+    }
+    Ok(())
 }
 
 /// Whether these arguments begin a new thread for certain.

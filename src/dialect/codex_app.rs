@@ -8,13 +8,14 @@
 
 use serde_json::Value;
 
-use super::codex::{CodexReader, is_length, reconnecting, tool};
+use super::codex::{CodexReader, check_input, is_length, reconnecting, tool};
+use super::codex_talk::AppTalk;
 use super::json::{Line, flag, number, text, text_at};
 use super::ledger::Ledger;
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Stdin};
+use super::{Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Stdin, Talk, Unable, launch};
 use crate::model::{Event, Part, Usage};
 
-/// `codex app-server`. Messages to it are not part of this dialect yet: it reads only.
+/// `codex app-server`.
 #[derive(Debug)]
 pub(super) struct CodexApp;
 
@@ -23,10 +24,14 @@ impl Dialect for CodexApp {
         "codex-app"
     }
 
+    fn family(&self) -> &'static str {
+        "codex"
+    }
+
     fn launch(&self) -> Launch {
         Launch {
             arguments: vec!["app-server".to_owned()],
-            stdin: Stdin::InputThenClose,
+            stdin: Stdin::Conversation,
             capture: Capture::Pipe,
             environment: Vec::new(),
         }
@@ -36,9 +41,42 @@ impl Dialect for CodexApp {
         Box::new(CodexReader::default())
     }
 
-    /// SIGTERM ends it at once, with its tools.
+    fn features(&self) -> Features {
+        Features {
+            steer: true,
+            follow_up: true,
+            questions: true,
+            attachments: true,
+            output_schema: true,
+            resume: true,
+        }
+    }
+
+    /// All of an occasion is said in the conversation.
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        if let Some(conversation) = occasion.conversation {
+            launch::uuid(self.name(), conversation)?;
+        }
+        Ok([own, more].concat())
+    }
+
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        launch::needs_text(self.name(), input)?;
+        check_input(self.name(), input.unwrap_or_default())
+    }
+
+    fn talk(&self, _arguments: &[String]) -> Option<Box<dyn Talk>> {
+        Some(Box::new(AppTalk::default()))
+    }
+
+    /// SIGTERM then ends it at once, with its tools.
     fn interrupt(&self) -> Interrupt {
-        Interrupt::None
+        Interrupt::Talk
     }
 
     fn has_verdicts(&self) -> bool {
@@ -46,7 +84,7 @@ impl Dialect for CodexApp {
     }
 
     fn commands(&self) -> &'static [&'static str] {
-        &[]
+        &["codex"]
     }
 }
 

@@ -11,11 +11,16 @@ use serde_json::Value;
 
 use super::json::{Joiner, Line, number, parse_object, text, text_at};
 use super::ledger::{Ledger, ToolEnd};
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Reading, Stdin};
+use super::{
+    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
+};
 use crate::model::{Event, Part, Usage};
 
 /// The longest message that is put together, in bytes; a longer one is told as cut.
 const MESSAGE: usize = 16 << 20;
+
+/// The most bytes of a prompt: its models take about a million tokens, of about four bytes.
+const INPUT: usize = 4_000_000;
 
 /// `gemini --output-format stream-json`.
 #[derive(Debug)]
@@ -37,6 +42,56 @@ impl Dialect for Gemini {
 
     fn reader(&self, _arguments: &[String]) -> Box<dyn Reader> {
         Box::new(GeminiReader::default())
+    }
+
+    fn features(&self) -> Features {
+        Features { attachments: true, resume: true, ..Features::default() }
+    }
+
+    /// A file is named in the prompt, as `@path`, and must be below a directory that it was told of. The option `--prompt` is
+    /// put after what stands on standard input.
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        let mut added = Vec::new();
+        if let Some(conversation) = occasion.conversation {
+            added.extend(["--resume".to_owned(), launch::uuid(self.name(), conversation)?.to_owned()]);
+        }
+        let mut directories: Vec<String> = Vec::new();
+        for attached in &occasion.attachments {
+            let directory = attached.path.parent().unwrap_or(attached.path).to_string_lossy().into_owned();
+            if directory.contains(',') {
+                let what = "attachments below a directory with a comma in its name";
+                return Err(Unable { dialect: self.name(), what, instead: "move the spool" });
+            }
+            if !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        added.extend(directories.iter().map(|directory| format!("--include-directories={directory}")));
+        if !occasion.attachments.is_empty() {
+            let names = occasion.attachments.iter().map(|attached| named(&attached.path.to_string_lossy()));
+            added.push(format!("--prompt={}", names.collect::<Vec<_>>().join(" ")));
+        }
+        Ok(launch::with(own, more, added))
+    }
+
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        let Some(input) = input else { return Ok(()) };
+        launch::needs_words(self.name(), input)?;
+        if input.len() > INPUT {
+            // It would ask no model, print no answer and call that a success.
+            let what = "input of more than 4000000 bytes";
+            return Err(Unable {
+                dialect: self.name(),
+                what,
+                instead: "put it into a file and name the file",
+            });
+        }
+        Ok(())
     }
 
     fn interrupt(&self) -> Interrupt {
@@ -173,6 +228,18 @@ impl GeminiReader {
             self.ledger.failed(events, &rule, message);
         }
     }
+}
+
+/// A file as a prompt names it.
+fn named(path: &str) -> String {
+    let mut name = String::from("@");
+    for c in path.chars() {
+        if !(c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_')) {
+            name.push('\\');
+        }
+        name.push(c);
+    }
+    name
 }
 
 fn preview(text: String, events: &mut Vec<Event>) {

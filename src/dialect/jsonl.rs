@@ -9,7 +9,9 @@ use serde_json::{Map, Value};
 
 use super::json::parse_object;
 use super::ledger::{Ledger, ToolEnd};
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Reading, Stdin};
+use super::{
+    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
+};
 use crate::model::kind::notice;
 use crate::model::{Event, Part, Usage, VerdictResult};
 
@@ -33,6 +35,17 @@ impl Dialect for Jsonl {
 
     fn reader(&self, _arguments: &[String]) -> Box<dyn Reader> {
         Box::new(JsonlReader::default())
+    }
+
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        let instead = "use a profile with the dialect jsonl-talk";
+        launch::refuse_what_is_not_there(self.name(), &Features::default(), occasion, instead)?;
+        Ok([own, more].concat())
     }
 
     fn interrupt(&self) -> Interrupt {
@@ -138,32 +151,32 @@ impl<'a> Said<'a> {
 
 /// The keys of a line. Each access is `None` where the key has a wrong type and `Some(None)` where it is absent or null.
 #[derive(Clone, Copy)]
-struct Keys<'a>(&'a Map<String, Value>);
+pub(super) struct Keys<'a>(pub &'a Map<String, Value>);
 
 impl<'a> Keys<'a> {
-    fn get(self, key: &str) -> Option<&'a Value> {
+    pub fn get(self, key: &str) -> Option<&'a Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    fn text(self, key: &str) -> Option<Option<&'a str>> {
+    pub fn text(self, key: &str) -> Option<Option<&'a str>> {
         match self.get(key) {
             None => Some(None),
             Some(value) => value.as_str().map(Some),
         }
     }
 
-    fn flag(self, key: &str) -> Option<bool> {
+    pub fn flag(self, key: &str) -> Option<bool> {
         self.get(key).map_or(Some(false), Value::as_bool)
     }
 
-    fn integer(self, key: &str) -> Option<Option<i64>> {
+    pub fn integer(self, key: &str) -> Option<Option<i64>> {
         match self.get(key) {
             None => Some(None),
             Some(value) => value.as_i64().map(Some),
         }
     }
 
-    fn count(self, key: &str) -> Option<u64> {
+    pub fn count(self, key: &str) -> Option<u64> {
         self.get(key).map_or(Some(0), Value::as_u64)
     }
 
@@ -296,6 +309,7 @@ mod tests {
     #[test]
     fn the_page_says_what_is_read() {
         let page = include_str!("../../docs/jsonl.md");
+        let page = page.split("# A program that can be talked to").next().expect("the first half");
         let example = page.split("```").nth(1).expect("an example").trim();
         let (events, reading) = read(&example.lines().collect::<Vec<_>>());
         assert!(!events.contains(&Event::Raw {}), "{events:?}");

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use uuid::Uuid;
+
 use super::Features;
 
 /// What the program gets on its standard input.
@@ -97,4 +99,107 @@ pub fn refuse_what_is_not_there(
         return Err(Unable { dialect, what: "earlier conversation to go on with", instead });
     }
     Ok(())
+}
+
+/// The whole arguments with what one session adds to them: at the end, or before a `--` after which there are none.
+pub(super) fn with(own: &[String], more: &[String], added: Vec<String>) -> Vec<String> {
+    let mut whole = [own, more].concat();
+    let at = whole.iter().position(|word| word == "--").unwrap_or(whole.len());
+    whole.splice(at..at, added);
+    whole
+}
+
+/// The conversation, for families that name theirs by UUIDs and take other words for something else.
+///
+/// # Errors
+/// It is none.
+pub(super) fn uuid<'a>(dialect: &'static str, conversation: &'a str) -> Result<&'a str, Unable> {
+    match Uuid::parse_str(conversation) {
+        Ok(_) => Ok(conversation),
+        Err(_) => Err(unnamed(dialect)),
+    }
+}
+
+/// The conversation, for families that name theirs by words of their own.
+///
+/// # Errors
+/// It would be read as something else.
+pub(super) fn word<'a>(dialect: &'static str, conversation: &'a str) -> Result<&'a str, Unable> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let first = conversation.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    if first && conversation.chars().all(fits) { Ok(conversation) } else { Err(unnamed(dialect)) }
+}
+
+fn unnamed(dialect: &'static str) -> Unable {
+    Unable {
+        dialect,
+        what: "conversation of such a name",
+        instead: "give the name that the earlier session's status shows",
+    }
+}
+
+/// The check of an input that must say something: these programs refuse an empty one, or do nothing and say nothing.
+///
+/// # Errors
+/// It is empty or white space.
+pub(super) fn needs_words(dialect: &'static str, input: &[u8]) -> Result<(), Unable> {
+    let blank = match std::str::from_utf8(input) {
+        Ok(input) => input.trim().is_empty(),
+        Err(_) => false,
+    };
+    if blank {
+        return Err(Unable { dialect, what: "empty input", instead: "say what is to be done" });
+    }
+    Ok(())
+}
+
+/// The check of an input that is said in a conversation: in a line of JSON, and first.
+///
+/// # Errors
+/// There is none, or it is not UTF-8.
+pub(super) fn needs_text(dialect: &'static str, input: Option<&[u8]>) -> Result<(), Unable> {
+    let input = input.unwrap_or_default();
+    if std::str::from_utf8(input).is_err() {
+        return Err(Unable { dialect, what: "input that is not UTF-8", instead: "convert it" });
+    }
+    needs_words(dialect, input)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_stands_before_the_words_that_are_no_options() {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let added = || words(&["-x"]);
+        assert_eq!(with(&words(&["a"]), &words(&["b"]), added()), ["a", "b", "-x"]);
+        assert_eq!(with(&words(&["a"]), &words(&["b", "--", "c"]), added()), ["a", "b", "-x", "--", "c"]);
+        assert_eq!(with(&[], &[], added()), ["-x"]);
+    }
+
+    #[test]
+    fn conversations_are_names_and_nothing_else() {
+        let id = "01a22ca6-386c-7071-a05d-b989233d4fc6";
+        assert_eq!(uuid("codex", id), Ok(id));
+        for wrong in ["", "latest", "--last", "01a22ca6"] {
+            assert!(uuid("codex", wrong).is_err(), "{wrong}");
+        }
+        for right in [id, "ses_dd05d450effenDC8EMURxkQYyB", "conc-1f7e53"] {
+            assert_eq!(word("pi", right), Ok(right));
+        }
+        for wrong in ["", "-p", "../x", "a b", "/x.jsonl"] {
+            assert!(word("pi", wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn blank_input_is_none() {
+        for blank in ["", " \n\u{a0}"] {
+            assert!(needs_words("claude", blank.as_bytes()).is_err());
+        }
+        for input in [b"- x".as_slice(), b"\xff"] {
+            assert_eq!(needs_words("claude", input), Ok(()));
+        }
+    }
 }

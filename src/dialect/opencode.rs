@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::json::{flag, number, parse_object, text, text_at};
 use super::ledger::{Ledger, ToolEnd};
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Reading, Stdin};
+use super::{
+    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
+};
 use crate::model::{Event, Usage};
 
 /// `opencode run --format json`.
@@ -33,6 +35,29 @@ impl Dialect for Opencode {
 
     fn reader(&self, _arguments: &[String]) -> Box<dyn Reader> {
         Box::new(OpencodeReader::default())
+    }
+
+    fn features(&self) -> Features {
+        Features { attachments: true, resume: true, ..Features::default() }
+    }
+
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        let mut added = Vec::new();
+        if let Some(conversation) = occasion.conversation {
+            added.extend(["--session".to_owned(), launch::word(self.name(), conversation)?.to_owned()]);
+        }
+        let files = occasion.attachments.iter();
+        added.extend(files.map(|attached| format!("--file={}", attached.path.to_string_lossy())));
+        Ok(launch::with(own, more, added))
+    }
+
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        input.map_or(Ok(()), |input| launch::needs_words(self.name(), input))
     }
 
     fn interrupt(&self) -> Interrupt {

@@ -12,14 +12,17 @@ use serde_json::Value;
 
 use super::json::{Joiner, Line, flag, number, parse_object, text, text_at, texts};
 use super::ledger::{Ledger, ToolEnd};
-use super::{Capture, Dialect, Interrupt, Launch, Reader, Reading, Stdin};
+use super::pi_talk::RpcTalk;
+use super::{
+    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Talk, Unable, launch,
+};
 use crate::model::{Event, Part, Usage};
 
 /// `pi --mode json`.
 #[derive(Debug)]
 pub(super) struct Pi;
 
-/// `pi --mode rpc`. Messages to it are not part of this dialect yet: it reads only.
+/// `pi --mode rpc`.
 #[derive(Debug)]
 pub(super) struct PiRpc;
 
@@ -29,11 +32,32 @@ impl Dialect for Pi {
     }
 
     fn launch(&self) -> Launch {
-        launch("json")
+        launching("json", Stdin::InputThenClose)
     }
 
     fn reader(&self, _arguments: &[String]) -> Box<dyn Reader> {
         Box::new(PiReader::default())
+    }
+
+    fn features(&self) -> Features {
+        Features { attachments: true, resume: true, ..Features::default() }
+    }
+
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        let mut added = resumed(self.name(), occasion)?;
+        added.extend(
+            occasion.attachments.iter().map(|attached| format!("@{}", attached.path.to_string_lossy())),
+        );
+        Ok(launch::with(own, more, added))
+    }
+
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        input.map_or(Ok(()), |input| launch::needs_words(self.name(), input))
     }
 
     fn interrupt(&self) -> Interrupt {
@@ -54,16 +78,49 @@ impl Dialect for PiRpc {
         "pi-rpc"
     }
 
+    fn family(&self) -> &'static str {
+        "pi"
+    }
+
     fn launch(&self) -> Launch {
-        launch("rpc")
+        launching("rpc", Stdin::Conversation)
     }
 
     fn reader(&self, _arguments: &[String]) -> Box<dyn Reader> {
         Box::new(PiReader::default())
     }
 
+    fn features(&self) -> Features {
+        Features {
+            steer: true,
+            follow_up: true,
+            questions: true,
+            attachments: true,
+            output_schema: false,
+            resume: true,
+        }
+    }
+
+    /// Attachments are said in the conversation.
+    fn arguments(
+        &self,
+        own: &[String],
+        more: &[String],
+        occasion: &Occasion<'_>,
+    ) -> Result<Vec<String>, Unable> {
+        Ok(launch::with(own, more, resumed(self.name(), occasion)?))
+    }
+
+    fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
+        launch::needs_text(self.name(), input)
+    }
+
+    fn talk(&self, _arguments: &[String]) -> Option<Box<dyn Talk>> {
+        Some(Box::new(RpcTalk::default()))
+    }
+
     fn interrupt(&self) -> Interrupt {
-        Interrupt::None
+        Interrupt::Talk
     }
 
     fn has_verdicts(&self) -> bool {
@@ -71,14 +128,20 @@ impl Dialect for PiRpc {
     }
 
     fn commands(&self) -> &'static [&'static str] {
-        &[]
+        &["pi"]
     }
 }
 
-fn launch(mode: &str) -> Launch {
+/// The option for a conversation that goes on.
+fn resumed(dialect: &'static str, occasion: &Occasion<'_>) -> Result<Vec<String>, Unable> {
+    let Some(conversation) = occasion.conversation else { return Ok(Vec::new()) };
+    Ok(vec!["--session".to_owned(), launch::word(dialect, conversation)?.to_owned()])
+}
+
+fn launching(mode: &str, stdin: Stdin) -> Launch {
     Launch {
         arguments: vec!["--mode".to_owned(), mode.to_owned()],
-        stdin: Stdin::InputThenClose,
+        stdin,
         capture: Capture::Pipe,
         environment: Vec::new(),
     }

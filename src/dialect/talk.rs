@@ -103,6 +103,18 @@ pub enum Deed {
     Fail(String),
 }
 
+impl Deed {
+    /// The line of `value`; `message` is the `request_id` of the message in it.
+    pub(super) fn write(value: &Value, message: Option<&str>) -> Deed {
+        Deed::Write { line: value.to_string().into_bytes(), message: message.map(str::to_owned) }
+    }
+
+    /// A message comes back.
+    pub(super) fn gave_back(message: &str, why: &str) -> Deed {
+        Deed::GaveBack { message: message.to_owned(), why: why.to_owned() }
+    }
+}
+
 /// The conversation with one run of a program.
 pub trait Talk: Send {
     /// The program was started.

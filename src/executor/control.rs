@@ -84,16 +84,47 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
     /// How far each entry of the inbox has come, in its order; those beyond were not read yet.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "letters")]
     pub receipts: Vec<Receipt>,
     /// The questions that wait for an answer, oldest first; the first 16 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<OpenQuestion>,
+    /// How many questions were asked so far: `q1` to `q<asked>`.
+    #[serde(default, skip_serializing_if = "crate::model::is_zero")]
+    pub asked: u32,
     /// Every line that the program printed so far is in the journal.
     pub activity_complete: bool,
     /// How the session's processes are held together; absent before it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containment: Option<String>,
+}
+
+/// Receipts as a text of one letter each, so that thousands fit into a report.
+mod letters {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::model::Receipt;
+
+    pub fn serialize<S: Serializer>(receipts: &[Receipt], to: S) -> Result<S::Ok, S::Error> {
+        let letter = |receipt: &Receipt| match receipt {
+            Receipt::Stored => 's',
+            Receipt::Written => 'w',
+            Receipt::Seen => 't',
+            Receipt::Undeliverable => 'u',
+        };
+        to.serialize_str(&receipts.iter().map(letter).collect::<String>())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Receipt>, D::Error> {
+        let receipt = |letter| match letter {
+            'w' => Receipt::Written,
+            't' => Receipt::Seen,
+            'u' => Receipt::Undeliverable,
+            // Nothing more is known of what a newer executor says.
+            _ => Receipt::Stored,
+        };
+        Ok(String::deserialize(from)?.chars().map(receipt).collect())
+    }
 }
 
 /// One message as a line.
@@ -107,6 +138,39 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_largest_report_is_a_line_that_is_taken() {
+        let question = OpenQuestion {
+            question: format!("q{}", u32::MAX),
+            about: crate::model::About::Permission,
+            choices: vec!["x".repeat(64); 16],
+            takes_text: true,
+            // Two bytes of JSON for each of its bytes.
+            tool: Some("\\".repeat(256)),
+            asked: u64::MAX,
+            expires: Some(u64::MAX),
+        };
+        let report = Report {
+            version: CONTROL_VERSION,
+            run_id: RunId::random(),
+            pid: u32::MAX,
+            stage: Stage::Stopping,
+            head: u64::MAX,
+            started: Some(u64::MAX),
+            progress: Progress { tool: Some("\u{1}".repeat(256)), ..Progress::default() },
+            verdict: None,
+            conversation: Some("\u{1}".repeat(256)),
+            receipts: [Receipt::Seen, Receipt::Undeliverable, Receipt::Written, Receipt::Stored].repeat(4096),
+            questions: vec![question; 16],
+            asked: u32::MAX,
+            activity_complete: false,
+            containment: None,
+        };
+        let line = encode(&report);
+        assert!(line.len() < MAX_CONTROL_LINE - 4096, "{}", line.len());
+        assert_eq!(serde_json::from_slice::<Report>(&line).expect("parses"), report);
+    }
 
     #[test]
     fn what_a_newer_daemon_says_is_skipped() {

@@ -1,5 +1,7 @@
 //! The per-session process: start, read, journal, end. It outlives the daemon.
 //!
+//! `airouter-native-exec --check-output` is the checker of [`schema`] instead.
+//!
 //! `airouter-native-exec SESSION-FOLDER` is started with the locked `owner.lock` as standard input and a control
 //! socket as standard output. It reads `claim.json`, waits for "go", writes the journal's header and `started`, starts
 //! the program, and records everything until the program and its tree are gone; then it writes `outcome.json` and
@@ -13,11 +15,14 @@ mod clock;
 pub use clock::now_us;
 mod committer;
 pub mod control;
+mod conversation;
 mod lines;
 mod link;
+mod opening;
 mod program;
 mod recorder;
 mod run;
+mod staged;
 mod stop;
 mod timers;
 
@@ -31,6 +36,7 @@ use std::process::ExitCode;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::schema;
 use crate::spool::SessionDir;
 
 /// The soft limit on open files that programs expect: descriptors beyond it do not fit into select(2).
@@ -38,6 +44,9 @@ const DESCRIPTORS: u64 = 1024;
 
 /// The program `airouter-native-exec`.
 pub fn main() -> ExitCode {
+    if schema::is_checker() {
+        return schema::checker_main();
+    }
     let mut arguments = std::env::args_os().skip(1);
     let (Some(folder), None) = (arguments.next(), arguments.next()) else {
         eprintln!(

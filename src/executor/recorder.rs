@@ -32,6 +32,8 @@ pub struct Recorder {
     full: bool,
     lost: Lost,
     complete: bool,
+    /// The whole lines that were recorded since they were last asked for, where somebody listens.
+    heard: Option<Vec<Vec<u8>>>,
 }
 
 /// Output that is not in the journal and not yet said to be missing.
@@ -60,6 +62,7 @@ impl Recorder {
             full: false,
             lost: Lost::default(),
             complete: true,
+            heard: None,
         }
     }
 
@@ -67,6 +70,34 @@ impl Recorder {
     pub fn fact(&mut self, event: &Event) {
         let record = self.encoder.encode(now_us(), event, None);
         self.committer.push(&record);
+    }
+
+    /// Records what somebody said, or asks, as far as the journal's limit goes; `false`: it has no room, and is full.
+    pub fn letter(&mut self, event: &Event) -> bool {
+        let before = self.encoder.clone();
+        let record = self.encoder.encode(now_us(), event, None);
+        if self.full || !self.fits(record.len()) {
+            self.encoder = before;
+            self.full = true;
+            return false;
+        }
+        self.committer.push(&record);
+        true
+    }
+
+    /// Where the next record will begin.
+    pub fn offset(&self) -> u64 {
+        self.committer.offset()
+    }
+
+    /// From here on the lines are kept for [`Recorder::heard`].
+    pub fn listen(&mut self) {
+        self.heard = Some(Vec::new());
+    }
+
+    /// The whole lines of standard output since the last time. Those that are too long or lost are not among them.
+    pub fn heard(&mut self) -> Vec<Vec<u8>> {
+        self.heard.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Records what was read from standard output.
@@ -174,6 +205,7 @@ impl Recorder {
 
     fn line(&mut self, line: Line) {
         let mut events = std::mem::take(&mut self.events);
+        let mut whole = true;
         let (bytes, partial) = match line {
             Line::Whole { bytes, partial } => {
                 self.reader.line(&bytes, &mut events);
@@ -184,6 +216,7 @@ impl Recorder {
             }
             Line::TooLong { head, length, sha256 } => {
                 self.complete = false;
+                whole = false;
                 events.push(Event::Notice {
                     reason: notice::LINE_TOO_LONG.into(),
                     text: format!("a line of {length} bytes was not kept whole"),
@@ -212,6 +245,9 @@ impl Recorder {
             self.lost.lines += 1;
         } else {
             self.committer.push(&records);
+            if let Some(heard) = self.heard.as_mut().filter(|_| whole) {
+                heard.push(bytes);
+            }
         }
         events.clear();
         self.events = events;

@@ -186,6 +186,9 @@ pub enum Event {
         leftovers: Vec<Leftover>,
         /// Every line that the program printed is in this journal.
         activity_complete: bool,
+        /// The structured output, as [`Outcome::value`](super::Outcome::value) has it.
+        #[serde(skip_serializing_if = "Value::is_null")]
+        value: Value,
     },
 }
 

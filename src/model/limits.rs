@@ -25,6 +25,12 @@ pub fn shown(name: &str) -> String {
 pub struct Limits {
     /// A whole submission: arguments, environment, input and the rest.
     pub submission: u64,
+    /// Files that may go along with one submission.
+    pub attachments: u32,
+    /// Those files together.
+    pub attachment_bytes: u64,
+    /// The JSON Schema of one submission, in characters.
+    pub output_schema: u64,
     /// One line of standard output. A longer one is kept as head, length and digest, and marked.
     pub line: u64,
     /// One session's journal; reaching it ends the session as `journal-full`.
@@ -57,6 +63,9 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             submission: 8 << 20,
+            attachments: 32,
+            attachment_bytes: 16 << 20,
+            output_schema: 262_144,
             line: 16 << 20,
             journal: 1 << 30,
             stderr: 1 << 20,

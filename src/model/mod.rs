@@ -4,6 +4,7 @@
 //! D-Bus calls (as `a{sv}`), in `sessionctl --json`. Keys are spelled with hyphens, except `run_id` and the other
 //! identifiers of a binding, which keep the underscore that controllers use.
 
+mod attachment;
 mod end;
 mod event;
 mod filter;
@@ -17,6 +18,7 @@ mod status;
 mod storage;
 mod submission;
 
+pub use attachment::{Attachment, MAX_ATTACHMENT_NAME, is_sha256, media_type};
 pub use end::{End, Exit, Phase, State, Verdict, VerdictResult, derive_end};
 pub use event::{Entry, Event, Part, kind};
 pub use filter::Filter;
@@ -33,3 +35,8 @@ pub use storage::{PruneAction, PrunePolicy, Pruned, RetentionReport, Storage};
 pub use submission::{
     Binding, InvalidSubmission, Recovery, ResourceLimits, SUBMISSION_VERSION, Submission, validate,
 };
+
+/// For numbers that are left out of JSON where they say nothing.
+pub(crate) fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -54,6 +54,9 @@ pub struct Outcome {
     /// How far each entry of the inbox came, in its order. An entry beyond them was never passed on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipts: Vec<Receipt>,
+    /// How many questions the program asked: `q1` to `q<asked>`.
+    #[serde(default, skip_serializing_if = "super::is_zero")]
+    pub asked: u32,
     /// What was used; absent where the program did not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -92,6 +95,7 @@ impl Outcome {
             text_cut: false,
             value: Value::Null,
             receipts: Vec::new(),
+            asked: 0,
             usage: None,
             conversation: None,
             progress: Progress::default(),

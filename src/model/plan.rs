@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::ResourceLimits;
+use super::{Attachment, ResourceLimits};
 
 /// Everything that an executor needs to run a session, resolved from submission, profile and configuration when the
 /// session was claimed. It stands in `claim.json`, so that nothing that changes later changes a running session.
@@ -16,6 +16,15 @@ pub struct Plan {
     pub arguments: Vec<String>,
     /// Its whole environment.
     pub environment: BTreeMap<String, String>,
+    /// The attachments, in their order; their bytes stand in the session's folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
+    /// The final answer must fit the JSON Schema in the session's folder.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub output_schema: bool,
+    /// The program's own name of the conversation that goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
     /// The absolute directory it runs in.
     pub directory: PathBuf,
     /// The dialect that reads it.
@@ -52,6 +61,9 @@ pub struct Plan {
     /// Seconds of boot time for which the session may go on without a renewal; `None`: no renewal is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u64>,
+    /// Seconds of boot time after which a question that nobody answered is refused; `None`: it waits for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question_seconds: Option<u64>,
     /// Leave running what it left behind.
     #[serde(default)]
     pub leave_descendants: bool,
@@ -65,6 +77,9 @@ impl Plan {
             program: "/bin/true".into(),
             arguments: Vec::new(),
             environment: BTreeMap::new(),
+            attachments: Vec::new(),
+            output_schema: false,
+            conversation: None,
             directory: "/".into(),
             dialect: "jsonl".into(),
             capture_file: false,
@@ -80,6 +95,7 @@ impl Plan {
             idle_seconds: None,
             start_seconds: None,
             lease_seconds: None,
+            question_seconds: None,
             leave_descendants: false,
         }
     }

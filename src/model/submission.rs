@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{MAX_ARGUMENT, MAX_LABEL, shown};
-use super::{Limits, RunId};
+use super::{Attachment, Limits, RunId, attachment};
 
 /// The value of a submission's `version`.
 pub const SUBMISSION_VERSION: &str = "airouter.sessions.v1";
@@ -57,7 +57,8 @@ pub struct ResourceLimits {
     pub journal_max: Option<u64>,
 }
 
-/// Everything that says what to run, except the bytes of its input, which travel and are kept beside it.
+/// Everything that says what to run, except the bytes of its input and its attachments, which travel and are kept beside
+/// it.
 ///
 /// A submission is refused, naming the key, if it has a key that is not here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +73,15 @@ pub struct Submission {
     /// Arguments after the profile's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
+    /// The files that go along with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
+    /// The JSON Schema that the final answer must fit, as JSON text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<String>,
+    /// The ended session whose conversation goes on in this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<RunId>,
     /// The absolute directory it runs in. Absent: the account's home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
@@ -138,6 +148,9 @@ impl Submission {
             },
             profile: profile.into(),
             arguments: Vec::new(),
+            attachments: Vec::new(),
+            output_schema: None,
+            continues: None,
             directory: None,
             environment: BTreeMap::new(),
             deadline_seconds: None,
@@ -179,6 +192,19 @@ pub fn validate(submission: &Submission, input: u64, limits: &Limits) -> Result<
         }
         check_exec_text(&format!("environment.{name}"), value)?;
     }
+    attachment::check(&submission.attachments, limits)?;
+    if let Some(schema) = &submission.output_schema {
+        let most = limits.output_schema;
+        if schema.chars().count() as u64 > most {
+            return bad(
+                "output-schema",
+                &format!("is longer than {most} characters (Limits: output-schema)"),
+            );
+        }
+    }
+    if submission.continues == Some(submission.run_id()) {
+        return bad("continues", "is the session itself; name an earlier one");
+    }
     if let Some(label) = &submission.label {
         if label.chars().count() > MAX_LABEL {
             return bad("label", &format!("is longer than {MAX_LABEL} characters"));
@@ -193,7 +219,8 @@ pub fn validate(submission: &Submission, input: u64, limits: &Limits) -> Result<
 fn check_sizes(submission: &Submission, input: u64, limits: &Limits) -> Result<(), InvalidSubmission> {
     let arguments: u64 = submission.arguments.iter().map(|a| a.len() as u64 + 9).sum();
     let environment: u64 = submission.environment.iter().map(|(k, v)| (k.len() + v.len()) as u64 + 10).sum();
-    let total = arguments + environment + input;
+    let schema = submission.output_schema.as_ref().map_or(0, |schema| schema.len() as u64);
+    let total = arguments + environment + schema + input;
     if total > limits.submission {
         return Err(InvalidSubmission::new(
             "submission",
@@ -304,6 +331,8 @@ mod tests {
         assert_eq!(refused(|s| s.limits.cpu_weight = Some(u64::MAX)), "limits.cpu-weight");
         assert_eq!(refused(|s| s.label = Some("x".repeat(257))), "label");
         assert_eq!(refused(|s| s.arguments = vec!["x".repeat(100_000); 20]), "arguments");
+        assert_eq!(refused(|s| s.output_schema = Some("x".repeat(262_145))), "output-schema");
+        assert_eq!(refused(|s| s.continues = Some(s.run_id())), "continues");
     }
 
     #[test]

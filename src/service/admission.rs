@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use super::blocking::blocking;
 use super::driver::{self, Start};
+use super::launch::Given;
 use super::live::{self, Head};
-use super::{Change, Error, Hub, Stopping, SubmitRequest};
+use super::{Change, Error, Hub, Stopping, SubmitRequest, able, attached, continued};
 use crate::config::Config;
 use crate::controller::ControllerError;
 use crate::crash;
+use crate::dialect;
 use crate::model::{Phase, RunId, State, Status, Submission, shown, validate};
 use crate::spool::{self, Place, Record, SessionDir, Tombstone};
 
@@ -22,11 +24,13 @@ pub(super) async fn submit(hub: &Arc<Hub>, request: SubmitRequest) -> Result<Sta
 }
 
 async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -> Result<Status, Error> {
-    let request = Arc::new(request);
-    let digest = {
-        let request = request.clone();
-        blocking(move || Ok(spool::digest(&request.submission, request.input.as_deref()))).await?
-    };
+    let (request, digest) = blocking(move || {
+        let mut request = request;
+        request.submission.attachments = attached::verified(&request.attachments)?;
+        let digest = spool::digest(&request.submission, request.input.as_deref());
+        Ok((Arc::new(request), digest))
+    })
+    .await?;
     // First what is known already: a retry is answered also when the limits or the profiles have changed since.
     if let Some(known) = known(hub, run_id, &digest, &request.submission).await? {
         return Ok(known);
@@ -41,15 +45,32 @@ async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -
         .profiles
         .get(&request.submission.profile)
         .ok_or_else(|| unknown_profile(&config, &request.submission.profile))?;
+    let dialect = dialect::find(&profile.dialect).ok_or_else(|| {
+        Error::Internal(format!("the profile names an unknown dialect {:?}", profile.dialect))
+    })?;
+    if let Some(schema) = &request.submission.output_schema {
+        able::check_schema(hub, schema).await?;
+    }
     match hub.controller.verify(&request.submission.binding).await {
         Ok(()) => {}
         Err(ControllerError::Binding(invalid)) => return Err(invalid.into()),
     }
+    let (_continuing, conversation) = match request.submission.continues {
+        None => (None, None),
+        Some(earlier) => {
+            let alone = hub.continuing.lock().await;
+            (Some(alone), Some(continued::resolve(hub, earlier, dialect).await?))
+        }
+    };
+    let folder = hub.spool.active_path(run_id);
+    let given = Given { folder: &folder, conversation: conversation.as_ref() };
+    able::check(profile, dialect, &request.submission, request.input.as_deref(), given)?;
     let mut ticket = hub.slots.reserve(run_id).map_err(|full| Error::AtCapacity { queued: full.queued })?;
     let now = live_now();
     let mut record = Record::admitted(&request.submission, digest, &profile.dialect, now);
     record.state = if ticket.is_granted() { State::Accepted } else { State::Queued };
     record.phase = Phase::Pending;
+    record.conversation = conversation.map(|conversation| conversation.id);
     let dir = admit(hub, &config, request, record.clone()).await?;
     let live = driver::spawn(hub, dir, record, Head::default(), Start::Fresh(ticket));
     let _ = hub.changes.send(Change::Added(run_id));
@@ -75,7 +96,8 @@ async fn admit(
                 "{free} bytes are free where it stands, and limits.free-space asks for {floor}; free some"
             )));
         }
-        let dir = hub.spool.admit(&request.submission, request.input.as_deref(), &record)?;
+        let SubmitRequest { submission, input, attachments } = &*request;
+        let dir = hub.spool.admit_with(submission, input.as_deref(), attachments, &record)?;
         crash::point("daemon.admitted");
         Ok(dir)
     })

@@ -13,6 +13,27 @@ pub struct SubmitRequest {
     pub submission: Submission,
     /// Its input, already read.
     pub input: Option<Vec<u8>>,
+    /// Its attachments, already read. The submission's own list of them is made of these.
+    pub attachments: Vec<SubmittedAttachment>,
+}
+
+/// An attachment as a caller sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubmittedAttachment {
+    /// The submitter's name of it.
+    pub name: String,
+    /// Its media type, if the caller says one: it must be what the content is.
+    pub media_type: Option<String>,
+    /// The SHA-256 that its bytes must have, in hex.
+    pub sha256: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl AsRef<[u8]> for SubmittedAttachment {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// A page of sessions: those that have not ended (newest first), then the ended ones (last ended first).

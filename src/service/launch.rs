@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::config::{Capture, Config};
+use super::live::Conversation;
+use crate::config::{Capture, Config, Profile};
 use crate::containment::Backend;
-use crate::dialect;
+use crate::dialect::launch::{Attached, Schema};
+use crate::dialect::{self, Dialect, Occasion, Unable};
 use crate::model::{Plan, ResourceLimits, Submission};
-use crate::spool::OwnerLock;
+use crate::spool::{self, OwnerLock};
 
 /// How an executor is started.
 #[derive(Debug, Clone)]
@@ -47,8 +49,47 @@ impl ExecutorProgram {
     }
 }
 
+/// What a session's program is started with, besides what its submission says itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Given<'a> {
+    /// The session's folder.
+    pub folder: &'a Path,
+    /// The conversation that goes on.
+    pub conversation: Option<&'a Conversation>,
+}
+
+/// The whole arguments of a session's program.
+pub(super) fn arguments(
+    profile: &Profile,
+    dialect: &dyn Dialect,
+    submission: &Submission,
+    given: Given<'_>,
+) -> Result<Vec<String>, Unable> {
+    let folder = given.folder;
+    let paths: Vec<PathBuf> =
+        submission.attachments.iter().map(|attachment| spool::attachment_path(folder, attachment)).collect();
+    let attached = submission.attachments.iter().zip(&paths).map(|(attachment, path)| Attached {
+        name: &attachment.name,
+        media_type: &attachment.media_type,
+        path,
+    });
+    let schema = spool::output_schema_path(folder);
+    let occasion = Occasion {
+        attachments: attached.collect(),
+        schema: submission.output_schema.as_ref().map(|text| Schema { path: &schema, text }),
+        conversation: given.conversation.map(|conversation| conversation.id.as_str()),
+    };
+    let own = profile.arguments.clone().unwrap_or_else(|| dialect.launch().arguments);
+    dialect.arguments(&own, &submission.arguments, &occasion)
+}
+
 /// Everything that the executor needs, from the configuration as it is now. The text of an error says what to do.
-pub(super) fn plan(config: &Config, submission: &Submission, containment: Backend) -> Result<Plan, String> {
+pub(super) fn plan(
+    config: &Config,
+    submission: &Submission,
+    given: Given<'_>,
+    containment: Backend,
+) -> Result<Plan, String> {
     let name = &submission.profile;
     let profile = config.profiles.get(name).ok_or_else(|| {
         format!(
@@ -58,9 +99,16 @@ pub(super) fn plan(config: &Config, submission: &Submission, containment: Backen
     })?;
     let dialect = dialect::find(&profile.dialect)
         .ok_or_else(|| format!("the profile {name:?} names an unknown dialect {:?}", profile.dialect))?;
+    if given.conversation.is_some_and(|conversation| conversation.family != dialect.family()) {
+        let now = &profile.dialect;
+        return Err(format!(
+            "the profile {name:?} is of the dialect {now} now, which cannot go on with the session's conversation"
+        ));
+    }
     let launch = dialect.launch();
-    let mut arguments = profile.arguments.clone().unwrap_or(launch.arguments);
-    arguments.extend(submission.arguments.iter().cloned());
+    let arguments = arguments(profile, dialect, submission, given).map_err(|unable| {
+        format!("the profile {name:?} was changed after the session was admitted: {unable}")
+    })?;
     let mut environment = config.environment.clone();
     for (key, value) in launch.environment {
         environment.entry(key.to_owned()).or_insert_with(|| value.to_owned());
@@ -75,6 +123,9 @@ pub(super) fn plan(config: &Config, submission: &Submission, containment: Backen
         program: profile.program.clone(),
         arguments,
         environment,
+        attachments: submission.attachments.clone(),
+        output_schema: submission.output_schema.is_some(),
+        conversation: given.conversation.map(|conversation| conversation.id.clone()),
         directory: directory.unwrap_or_else(|| PathBuf::from("/")),
         dialect: profile.dialect.clone(),
         capture_file: match profile.capture {
@@ -93,6 +144,7 @@ pub(super) fn plan(config: &Config, submission: &Submission, containment: Backen
         idle_seconds: submission.idle_seconds.or(profile.idle_seconds),
         start_seconds: submission.start_seconds.or(profile.start_seconds),
         lease_seconds: config.lease_seconds,
+        question_seconds: config.question_seconds,
         leave_descendants: submission.leave_descendants,
     })
 }

@@ -1,13 +1,14 @@
 //! A session that is not settled, in memory.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Error;
-use crate::model::{Outcome, Progress, RunId, State, Status, Verdict, VerdictResult};
+use crate::dialect;
+use crate::model::{Outcome, Progress, Receipt, RunId, State, Status, Verdict, VerdictResult};
 use crate::spool::journal::Cursor;
-use crate::spool::{Record, SessionDir};
+use crate::spool::{Inbox, Record, SessionDir};
 
 /// Where the answer to a command goes.
 pub(super) type Reply = oneshot::Sender<Result<Status, Error>>;
@@ -27,11 +28,19 @@ pub(super) struct Live {
     pub run_id: RunId,
     pub dir: SessionDir,
     pub digest: String,
+    /// The conversation that goes on in it, if it began in an earlier session.
+    pub continued: Option<Conversation>,
     pub status: watch::Sender<Status>,
     pub head: watch::Sender<Head>,
     pub commands: mpsc::Sender<Command>,
     /// Up to where its events were acknowledged. Whoever has the session's turn changes it.
     pub acknowledged: Mutex<Option<Cursor>>,
+    /// What applications told the session, read at its first use. Whoever adds to it holds the lock until that is durable.
+    pub inbox: Arc<tokio::sync::Mutex<Option<Inbox>>>,
+    /// Rises with every entry of the inbox: the driver tells the executor.
+    pub mail: watch::Sender<u64>,
+    /// What has become of the entries, and of the questions.
+    pub talked: watch::Sender<Talked>,
 }
 
 impl Live {
@@ -48,6 +57,47 @@ impl Live {
 /// An acknowledgement of nothing is none to show.
 fn as_shown(acknowledged: Option<&Cursor>) -> Option<String> {
     acknowledged.filter(|cursor| cursor.offset > 0).map(Cursor::to_string)
+}
+
+/// What is known of a session's messages and questions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Talked {
+    /// How far each entry of the inbox is known to have come.
+    pub receipts: Vec<Receipt>,
+    /// Questions that were asked: `q1` to `q<asked>`.
+    pub asked: u32,
+    /// Nothing more is passed on: an entry beyond the receipts never was.
+    pub over: bool,
+}
+
+impl Talked {
+    /// What an outcome tells.
+    pub(super) fn of(outcome: &Outcome) -> Talked {
+        Talked { receipts: outcome.receipts.clone(), asked: outcome.asked, over: true }
+    }
+
+    /// How far an entry is known to have come.
+    pub(super) fn receipt(&self, entry: usize) -> Receipt {
+        let unknown = if self.over { Receipt::Undeliverable } else { Receipt::Stored };
+        self.receipts.get(entry).copied().unwrap_or(unknown)
+    }
+}
+
+/// A conversation, as the programs of one family know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Conversation {
+    /// The family.
+    pub family: &'static str,
+    /// The programs' own name of it.
+    pub id: String,
+}
+
+impl Conversation {
+    /// The one that goes on in the session of this record.
+    pub(super) fn of(record: &Record) -> Option<Conversation> {
+        let family = dialect::find(&record.dialect)?.family();
+        Some(Conversation { family, id: record.conversation.clone()? })
+    }
 }
 
 /// How far a journal is durable.

@@ -8,12 +8,16 @@
 //! | module | what it does |
 //! |---|---|
 //! | `admission` | takes a submission: the same again, a changed one, a new one |
+//! | `attached` | verifies the attachments of a submission |
+//! | `able` | whether the program of a profile can do what a submission asks for |
+//! | `continued` | which conversation a session goes on with |
 //! | `slots` | the driver pool and the queue |
 //! | `driver` | one session from accepted to its end |
 //! | `launch` | resolves the plan, starts an executor |
 //! | `examine` | what lock, claim, journal and outcome say of a session that no connection speaks for |
 //! | `link` | the connection to an executor |
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
+//! | `said` | what a journal tells of messages and questions |
 //! | `reading` | pages, follow, subscriptions |
 //! | `all` | the subscription to all sessions |
 //! | `listing` | the list of sessions |
@@ -26,12 +30,15 @@
 //! | `turns` | one change at a time for each session |
 //! | `recover` | at start: adopt, deliver, start, or say what is uncertain |
 
+mod able;
 mod acknowledging;
 mod admission;
 mod age;
 mod all;
 mod api;
+mod attached;
 mod blocking;
+mod continued;
 mod driver;
 mod examine;
 mod launch;
@@ -42,6 +49,7 @@ mod reading;
 mod recover;
 mod removal;
 mod retention;
+mod said;
 mod slots;
 mod storing;
 mod talking;
@@ -59,7 +67,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
 
 use crate::config::{Config, Profile};
 use crate::containment::Placer;
@@ -68,6 +76,7 @@ use crate::executor::now_us;
 use crate::model::{
     Answer, Limits, Message, MessageStatus, PrunePolicy, Pruned, RunId, State, Status, Storage,
 };
+use crate::schema::Checker;
 use crate::spool::{Place, Spool};
 use crate::upgrade::Installed;
 use age::Clock;
@@ -76,6 +85,9 @@ use live::{Command, Live};
 use removal::{Passes, boot_us};
 use slots::Slots;
 use turns::Turns;
+
+/// Schemas that are looked at at the same time: each may take much memory.
+const CHECKS: usize = 2;
 
 /// All sessions of one spool. Cheap to clone.
 #[derive(Clone)]
@@ -90,6 +102,11 @@ struct Hub {
     controller: Box<dyn Controller>,
     executor: ExecutorProgram,
     placer: Placer,
+    /// Checks schemas, so many at once as there are permits.
+    checker: Checker,
+    checks: Semaphore,
+    /// Held while a session that goes on with a conversation is admitted: two of the same exclude each other.
+    continuing: tokio::sync::Mutex<()>,
     /// Absent where the system does not show the running program.
     installed: Option<Installed>,
     slots: Arc<Slots>,
@@ -134,6 +151,9 @@ impl Sessions {
             slots: Slots::new(&config.limits),
             config: RwLock::new(Arc::new(config)),
             controller,
+            checker: Checker::new(&executor.path, &executor.name),
+            checks: Semaphore::new(CHECKS),
+            continuing: tokio::sync::Mutex::default(),
             executor,
             placer,
             installed: Installed::of_this_process().ok(),
@@ -404,7 +424,8 @@ impl WaitFor {
         let over = matches!(status.state, State::Finished | State::ReconciliationRequired);
         match self {
             WaitFor::Started => over || status.started.is_some(),
-            WaitFor::Attention | WaitFor::Finished => over,
+            WaitFor::Attention => over || !status.questions.is_empty(),
+            WaitFor::Finished => over,
         }
     }
 }

@@ -2,8 +2,12 @@
 //!
 //! The daemon may write into a session's journal only while it holds the session's lock, and does so here alone.
 
+use serde_json::Value;
+
+use super::live::Talked;
+use super::said::Said;
 use super::{Error, examine};
-use crate::dialect::{self, Reading};
+use crate::dialect::{self, Reader, Reading};
 use crate::executor::now_us;
 use crate::model::kind::notice;
 use crate::model::{End, Event, Exit, Leftover, Outcome};
@@ -49,7 +53,8 @@ fn journal_of_one(
     error: Option<String>,
 ) -> Result<u64, JournalError> {
     let (mut encoder, mut appender) = dir.create_journal(epoch)?;
-    let ended = Event::Ended { end, error, leftovers: Vec::new(), activity_complete: true };
+    let value = Value::Null;
+    let ended = Event::Ended { end, error, leftovers: Vec::new(), activity_complete: true, value };
     appender.append(&encoder.encode(now_us(), &ended, None))?;
     appender.commit()
 }
@@ -58,6 +63,8 @@ fn journal_of_one(
 pub(super) struct Testimony {
     /// The journal is whole and durable up to here.
     pub head: u64,
+    /// What became of messages and questions, as far as it is known.
+    pub talked: Talked,
     /// It tells the session's end: the executor died after it had written that, and before its receipt.
     pub outcome: Option<Outcome>,
 }
@@ -76,9 +83,15 @@ pub(super) fn hear(
     let end = ended
         .as_ref()
         .and_then(|ended| serde_json::from_value::<End>(ended.details.get("end")?.clone()).ok());
-    let (Some(ended), Some(end)) = (ended, end) else { return Ok(Some(Testimony { head, outcome: None })) };
+    let whole = repaired.damaged.is_empty();
+    let again = read_again(dir, dialect)?;
+    let (Some(ended), Some(end)) = (ended, end) else {
+        let talked =
+            Talked { receipts: again.said.receipts(dir, whole)?, asked: again.said.asked, over: true };
+        return Ok(Some(Testimony { head, talked, outcome: None }));
+    };
     let said = |key: &str| ended.details.get(key).cloned().unwrap_or_default();
-    let mut outcome = of_journal(dir, dialect, end, head)?;
+    let mut outcome = of_journal(dir, again, whole, end, head)?;
     outcome.error = serde_json::from_value(said("error")).unwrap_or_default();
     outcome.leftovers = if leftovers.is_empty() {
         serde_json::from_value(said("leftovers")).unwrap_or_default()
@@ -86,9 +99,10 @@ pub(super) fn hear(
         leftovers
     };
     outcome.activity_complete = said("activity-complete") == true && repaired.damaged.is_empty();
+    outcome.value = said("value");
     outcome.ended = ended.time;
     dir.write_outcome(&outcome)?;
-    Ok(Some(Testimony { head, outcome: Some(outcome) }))
+    Ok(Some(Testimony { head, talked: Talked::of(&outcome), outcome: Some(outcome) }))
 }
 
 /// Ends a session whose executor died as `interrupted`. What its journal still tells of the answer is kept; that
@@ -105,29 +119,30 @@ pub(super) fn interrupted(
         error: error.clone(),
         leftovers: leftovers.clone(),
         activity_complete: false,
+        value: Value::Null,
     };
-    let head = match dir.repair_journal(&lock)? {
+    let repaired = dir.repair_journal(&lock)?;
+    let whole = repaired.as_ref().is_some_and(|repaired| repaired.damaged.is_empty());
+    let again = read_again(dir, dialect)?;
+    let head = match repaired {
         Some(mut repaired) => {
+            for event in again.said.last_words(dir, whole)? {
+                repaired.appender.append(&repaired.encoder.encode(now_us(), &event, None))?;
+            }
             repaired.appender.append(&repaired.encoder.encode(now_us(), &ended, None))?;
             repaired.appender.commit()?
         }
         None => 0,
     };
-    let outcome = Outcome { error, leftovers, ..of_journal(dir, dialect, End::Interrupted, head)? };
+    let outcome = Outcome { error, leftovers, ..of_journal(dir, again, whole, End::Interrupted, head)? };
     dir.write_outcome(&outcome)?;
     Ok(outcome)
 }
 
 /// An outcome as far as the journal tells one, by reading the program's lines through its dialect once more.
-fn of_journal(dir: &SessionDir, dialect: &str, end: End, head: u64) -> Result<Outcome, Error> {
+fn of_journal(dir: &SessionDir, again: Again, whole: bool, end: End, head: u64) -> Result<Outcome, Error> {
     let claim = dir.claim()?;
-    let arguments = claim.as_ref().map_or(&[][..], |claim| &claim.plan.arguments);
-    let journal = dir.journal()?;
-    let again = match &journal {
-        Some(journal) => read_again(journal, dialect, arguments),
-        None => Again::default(),
-    };
-    let epoch = journal.map(|journal| journal.epoch().to_owned());
+    let epoch = dir.journal()?.map(|journal| journal.epoch().to_owned());
     let attempt = claim.as_ref().map_or(1, |claim| claim.attempt);
     let epoch = epoch.or(claim.map(|claim| claim.epoch)).unwrap_or_default();
     Ok(Outcome {
@@ -135,6 +150,8 @@ fn of_journal(dir: &SessionDir, dialect: &str, end: End, head: u64) -> Result<Ou
         exit: again.exit,
         verdict: again.reading.verdict,
         text: again.reading.text,
+        receipts: again.said.receipts(dir, whole)?,
+        asked: again.said.asked,
         usage: again.reading.usage,
         conversation: again.reading.conversation,
         progress: again.reading.progress,
@@ -148,18 +165,27 @@ struct Again {
     reading: Reading,
     exit: Option<Exit>,
     started: Option<u64>,
+    said: Said,
 }
 
-fn read_again(journal: &JournalReader, dialect: &str, arguments: &[String]) -> Again {
+fn read_again(dir: &SessionDir, dialect: &str) -> Result<Again, Error> {
+    let arguments = dir.claim()?.map(|claim| claim.plan.arguments).unwrap_or_default();
+    Ok(match (dir.journal()?, dialect::find(dialect)) {
+        (Some(journal), Some(dialect)) => read_journal(&journal, dialect.reader(&arguments)),
+        _ => Again::default(),
+    })
+}
+
+fn read_journal(journal: &JournalReader, mut reader: Box<dyn Reader>) -> Again {
     let mut again = Again::default();
-    let (Some(dialect), Ok(size)) = (dialect::find(dialect), journal.size()) else { return again };
-    let mut reader = dialect.reader(arguments);
+    let Ok(size) = journal.size() else { return again };
     let mut events = Vec::new();
     let mut at = journal.start();
     while let Ok(chunk) = journal.read(at, size, 1024, 4 << 20) {
         for entry in &chunk.entries {
             match entry.kind.as_str() {
                 "started" => again.started = Some(entry.time),
+                "message" | "question" | "question-settled" => again.said.take(entry),
                 "exited" => again.exit = exit_of(&entry.details),
                 // The head of a line that was too long is no line.
                 "notice" if entry.details.get("reason").is_some_and(|r| r == notice::LINE_TOO_LONG) => {}

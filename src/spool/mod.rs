@@ -5,10 +5,12 @@
 //!   service.lock           locked for the daemon's life; names its holder
 //!   active/<run_id>/       everything of a session that is not settled
 //!     submission.json, input          written once, at admission
+//!     attachments/<sha256>.<type>, output-schema.json   the same
 //!     record.json                     replaced by the daemon
 //!     owner.lock                      locked: something owns the session
 //!     claim.json                      written once: from here on it may have run
 //!     journal.jsonl, journal.torn-<n> written by the owner alone
+//!     inbox.jsonl                     what applications told the session, appended by the daemon
 //!     outcome.reserve → outcome.json  written once
 //!     acknowledged.json               replaced by the daemon: how far the application has projected the events
 //!   ended/<xx>/<run_id>/   the same, after it ended; xx: the first two digits of the id
@@ -25,10 +27,12 @@
 mod acknowledged;
 mod admission;
 mod checks;
-mod contents;
+mod content;
 mod ended;
 mod error;
 mod faults;
+mod inbox;
+mod inventory;
 pub mod journal;
 mod lock;
 mod place;
@@ -41,10 +45,12 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
-pub use contents::Contents;
+pub use content::{attachment_path, output_schema_path, sha256};
 pub use ended::{EndedLine, EndedPage};
 pub use error::SpoolError;
 pub(crate) use error::exhausted;
+pub use inbox::{Inbox, InboxReader, Named, Slot};
+pub use inventory::Contents;
 pub use lock::{OwnerLock, Ownership};
 pub use record::{CLAIM_VERSION, Claim, RECORD_VERSION, Record, Tombstone, digest};
 pub use session::SessionDir;

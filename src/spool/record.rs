@@ -29,6 +29,9 @@ pub struct Record {
     /// The submitter's own label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// The program's own name of the conversation that goes on in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
     /// When it was admitted.
     pub accepted: u64,
     /// What this service is doing with it.
@@ -73,6 +76,7 @@ impl Record {
             profile: submission.profile.clone(),
             dialect: dialect.to_owned(),
             label: submission.label.clone(),
+            conversation: None,
             accepted,
             state: State::Queued,
             phase: Phase::Pending,
@@ -128,7 +132,7 @@ pub struct Tombstone {
     pub removed: u64,
 }
 
-/// SHA-256, in hex, over everything that was submitted: the same submission always gives the same digest (the struct
+/// SHA-256, in hex, over everything that was submitted; the submission names its attachments by hash: the same submission always gives the same digest (the struct
 /// has one order of fields and its maps are sorted), and no input differs from an empty one.
 pub fn digest(submission: &Submission, input: Option<&[u8]>) -> String {
     let json = serde_json::to_vec(submission).expect("a submission has only text keys and plain values");

@@ -3,8 +3,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::error::SpoolError;
+use super::inbox::{Inbox, InboxReader};
 use super::journal::{self, Appender, Encoder, JournalError, JournalReader, Repaired};
 use super::lock::{self, OwnerLock, Ownership};
 use super::private::{Dir, TEMPORARY};
@@ -101,17 +103,24 @@ impl SessionDir {
         self.required(SUBMISSION, found)
     }
 
-    /// What was submitted, if it is still exactly that, with its input: what has changed since must never be run.
+    /// What was submitted, if it is still exactly that, with its input, its attachments and its schema: what has changed
+    /// since must never be run.
     pub fn submission_as_admitted(&self, admitted: &str) -> Result<Submission> {
         let submission = self.submission()?;
         let input = self.dir.read(INPUT, INPUT_MAX)?;
-        match digest(&submission, input.as_deref()) == admitted {
-            true => Ok(submission),
-            false => Err(SpoolError::damaged(
+        if digest(&submission, input.as_deref()) != admitted {
+            return Err(SpoolError::damaged(
                 self.path(),
                 "its submission or its input is not what was admitted; submit it again under a new run_id",
-            )),
+            ));
         }
+        for attachment in &submission.attachments {
+            self.attachment(attachment)?;
+        }
+        if let Some(schema) = &submission.output_schema {
+            self.same_schema(schema)?;
+        }
+        Ok(submission)
     }
 
     /// The submitted input, open for reading; `None` where there was none.
@@ -194,7 +203,7 @@ impl SessionDir {
 
     /// Writes the outcome, durably and once: [`SpoolError::AlreadyEnded`] if there is one. It goes into the reserve
     /// that was allocated at admission. If it is longer than that and the disk is full, its text is left out and marked
-    /// as cut; the journal has it.
+    /// as cut, and so is its structured output; the journal has both.
     pub fn write_outcome(&self, outcome: &Outcome) -> Result<()> {
         let bytes = self.to_json(OUTCOME, outcome)?;
         let written = match bytes.len() as u64 <= FILE_MAX {
@@ -212,7 +221,7 @@ impl SessionDir {
     }
 
     fn write_short_outcome(&self, outcome: &Outcome) -> Result<bool> {
-        let short = Outcome { text: None, text_cut: true, ..outcome.clone() };
+        let short = Outcome { text: None, text_cut: true, value: Value::Null, ..outcome.clone() };
         self.dir.publish_reserved(RESERVE, OUTCOME, &self.to_json(OUTCOME, &short)?)
     }
 
@@ -237,6 +246,17 @@ impl SessionDir {
     pub fn repair_journal(&self, lock: &OwnerLock) -> Result<Option<Repaired>, JournalError> {
         self.owned_by(lock)?;
         journal::repair(&self.dir, self.run_id, || Ok(self.claim()?.map(|claim| claim.epoch)))
+    }
+
+    /// The inbox, for the daemon: the one writer of it.
+    pub fn inbox(&self) -> Result<Inbox> {
+        // From its journal on, an executor may have read in it.
+        Inbox::open(&self.dir, !self.has_journal()?)
+    }
+
+    /// The inbox, for the executor, from its beginning.
+    pub fn inbox_reader(&self) -> InboxReader {
+        InboxReader::new(&self.dir)
     }
 
     /// Where the executor listens, as a path that is short enough for a socket's address (108 bytes, unix(7)) however

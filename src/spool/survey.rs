@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 
 use super::checks::is_folder;
-use super::contents::allocated;
+use super::inventory::allocated;
 use super::journal::wall_clock;
 use super::private::Dir;
 use super::{REMOVING, Result, SessionDir, Spool, SpoolError, Tombstone, lock, session_name};

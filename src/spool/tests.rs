@@ -85,6 +85,7 @@ fn outcome(session: &SessionDir, text: Option<String>) -> Outcome {
         text_cut: false,
         value: serde_json::Value::Null,
         receipts: Vec::new(),
+        asked: 0,
         usage: None,
         conversation: None,
         progress: Progress::default(),

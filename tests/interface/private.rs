@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::Ordering;
 
 use futures_util::StreamExt;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zbus::MessageStream;
 use zbus::message::Type;
 
@@ -247,6 +247,45 @@ async fn stopping_takes_the_socket_away_and_ends_connections() {
     soon(private.socket.closed()).await;
     soon(client.closed()).await;
     assert!(!private.path.exists());
+}
+
+/// Libraries that are made for buses take nothing before the answer to their Hello.
+#[tokio::test]
+async fn nothing_is_told_before_hello_is_answered_nor_what_nobody_asked_for() {
+    let private = Private::serve().await;
+    let mut stream = UnixStream::connect(&private.path).await.unwrap();
+    stream.write_all(b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n").await.unwrap();
+    let mut lines = Vec::new();
+    while !lines.ends_with(b"\r\n") || !lines.windows(2).any(|two| two == b"OK") {
+        lines.push(soon(stream.read_u8()).await.unwrap());
+    }
+    // Told while it is about to say Hello; another peer shows when all has been told.
+    let other = private.client().await;
+    call(&other, "List", &(nothing(),)).await.expect("is answered");
+    let mut told = MessageStream::from(&other);
+    for _ in 0..3 {
+        private.engine.changes.send(airouter_sessiond::service::Change::Added(RunId::random())).unwrap();
+        soon(told.next()).await.unwrap().unwrap();
+    }
+    for member in ["Hello", "GetId"] {
+        let call = zbus::Message::method_call(BUS_PATH, member).interface(BUS).build(&()).unwrap();
+        stream.write_all(call.data()).await.unwrap();
+        let kind = next_message(&mut stream).await;
+        assert_eq!(kind, Type::MethodReturn as u8, "the first message after {member}");
+    }
+}
+
+const BUS: &str = "org.freedesktop.DBus";
+const BUS_PATH: &str = "/org/freedesktop/DBus";
+
+/// Reads a message; its type (specification, "Message Format").
+async fn next_message(stream: &mut UnixStream) -> u8 {
+    let mut head = [0; 16];
+    soon(stream.read_exact(&mut head)).await.unwrap();
+    let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap()) as usize;
+    let mut rest = vec![0; number(12).next_multiple_of(8) + number(4)];
+    soon(stream.read_exact(&mut rest)).await.unwrap();
+    head[1]
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ pub struct Found {
     pub skipped: Vec<String>,
 }
 
-/// The agent programs on our `PATH` that `config` does not have yet.
+/// The agent programs on our `PATH` that `config` does not have yet, each under the names of all dialects that it speaks.
 pub fn on_path(config: &Config) -> Found {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut found = Found::default();
@@ -38,7 +38,11 @@ pub fn on_path(config: &Config) -> Found {
 }
 
 fn consider(config: &Config, path: &OsStr, dialect: &str, program: PathBuf, found: &mut Found) {
-    if let Some((name, _)) = config.profiles.iter().find(|(_, profile)| profile.program == program) {
+    // Several dialects may be ways of one program: each is a profile of its own.
+    let mut profiles = config.profiles.iter();
+    if let Some((name, _)) =
+        profiles.find(|(_, profile)| profile.program == program && profile.dialect == dialect)
+    {
         found.skipped.push(format!("{dialect}: {} is registered already, as {name}", program.display()));
         return;
     }
@@ -200,6 +204,24 @@ mod tests {
         assert!(again.changes.is_empty() && again.skipped[0].contains("already"), "{again:?}");
         let taken = consider_one(&config, Path::new("/bin"), "codex", Path::new("/bin/echo"));
         assert!(taken.changes.is_empty() && taken.skipped[0].contains("taken"), "{taken:?}");
+    }
+
+    #[test]
+    fn a_program_is_registered_in_each_of_its_ways() {
+        let text = "[profiles.codex]\nprogram = \"/bin/cat\"\ndialect = \"codex\"\n";
+        let config = Config::parse(text, Path::new("/sessiond.toml")).unwrap();
+        let found = consider_one(&config, Path::new("/bin"), "codex-app", Path::new("/bin/cat"));
+        let [Change::Add { name, program, dialect, .. }] = found.changes.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            (name.as_str(), program.as_path(), dialect.as_str()),
+            ("codex-app", Path::new("/bin/cat"), "codex-app")
+        );
+        for (one, two) in [("codex", "codex-app"), ("claude", "claude-stream"), ("pi", "pi-rpc")] {
+            let commands = |name| dialect::find(name).unwrap().commands();
+            assert_eq!(commands(one), commands(two));
+        }
     }
 
     #[test]

@@ -3,24 +3,31 @@
 use serde_json::Value;
 
 use super::*;
+use crate::executor::staged;
+use crate::schema::{Finding, VALUE_MAX};
 
 impl Run {
     /// The last records, then the outcome, then the last report.
     pub(super) async fn finish(&mut self) -> Result<(), Fatal> {
+        if let Some(conversation) = &mut self.conversation {
+            conversation.end(&mut self.recorder).await;
+        }
         if self.main.is_some() {
             self.recorder.reader_end();
             self.recorder.fact(&Event::Exited { exit: self.exit.flatten() });
         }
         let (end, error) = self.end();
+        let (end, error, value) = self.output(end, error).await;
         self.recorder.fact(&Event::Ended {
             end,
             error: error.clone(),
             leftovers: self.leftovers.clone(),
             activity_complete: self.recorder.complete(),
+            value: value.clone(),
         });
         let durable = self.recorder.committer().flush().await;
         crash::point("executor.ended");
-        let outcome = self.outcome(&durable, end, error);
+        let outcome = self.outcome(&durable, end, error, value);
         let dir = self.dir.clone();
         tokio::task::spawn_blocking(move || dir.write_outcome(&outcome)).await??;
         crash::point("executor.outcome");
@@ -55,7 +62,40 @@ impl Run {
         (end, error)
     }
 
-    pub(super) fn outcome(&self, durable: &Durable, end: End, error: Option<String>) -> Outcome {
+    /// The structured output of a session that completed, where one was asked for: what its answer is as a value. An
+    /// answer that does not fit changes the end.
+    async fn output(&mut self, end: End, error: Option<String>) -> (End, Option<String>, Value) {
+        if end != End::Completed || !self.claim.plan.output_schema {
+            return (end, error, Value::Null);
+        }
+        let (dir, answer) = (self.dir.clone(), self.recorder.reading().text.clone());
+        // Another process does it, with limits; this thread only waits for that.
+        match tokio::task::spawn_blocking(move || staged::output(&dir, answer.as_deref())).await {
+            Ok(Ok(Finding::Fits(value))) => (end, error, value),
+            Ok(Ok(Finding::TooLong(bytes))) => {
+                let text = format!(
+                    "the structured output is {bytes} bytes of JSON, more than {VALUE_MAX}: it is not kept apart from the \
+                     answer's text"
+                );
+                self.recorder.fact(&Event::notice(notice::WARNING, text));
+                (end, error, Value::Null)
+            }
+            Ok(Ok(Finding::Misfit(fault))) => (End::InvalidOutput, Some(fault.to_string()), Value::Null),
+            Ok(Err(why)) => (End::InvalidOutput, Some(why), Value::Null),
+            Err(_) => {
+                let why = "the check of the answer against output-schema broke off".to_owned();
+                (End::InvalidOutput, Some(why), Value::Null)
+            }
+        }
+    }
+
+    pub(super) fn outcome(
+        &self,
+        durable: &Durable,
+        end: End,
+        error: Option<String>,
+        value: Value,
+    ) -> Outcome {
         let reading = self.recorder.reading();
         // A journal that failed says less than happened, however the program ended.
         let (end, error) = match &durable.failure {
@@ -75,8 +115,9 @@ impl Run {
             verdict: reading.verdict.clone(),
             text,
             text_cut,
-            value: Value::Null,
-            receipts: Vec::new(),
+            value: if end == End::Completed { value } else { Value::Null },
+            receipts: self.conversation.as_ref().map(|c| c.receipts().to_vec()).unwrap_or_default(),
+            asked: self.conversation.as_ref().map_or(0, Conversation::asked),
             usage: reading.usage,
             conversation: reading.conversation.clone(),
             progress: reading.progress.clone(),

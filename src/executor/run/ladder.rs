@@ -18,6 +18,7 @@ impl Run {
             more: Map::from_iter([("end".to_owned(), json!(end))]),
         });
         self.stop = Some(Stop::new(end, error));
+        self.in_conversation(|conversation, recorder| conversation.stop(recorder));
         let _ = tokio::time::timeout(REASON_PATIENCE, self.recorder.committer().flush()).await;
         self.publish_now(Stage::Stopping);
         for timer in [Timer::FirstOutput, Timer::Idle, Timer::IdleWarning, Timer::Linger] {
@@ -28,8 +29,15 @@ impl Run {
                 self.signal_main(number);
                 self.timers.set(Timer::Stop, self.grace());
             }
+            Interrupt::Talk if self.interrupt_in_words() => self.timers.set(Timer::Stop, self.grace()),
             Interrupt::None | Interrupt::Talk => self.next_step().await,
         }
+    }
+
+    /// Whether the program could be told in its own words.
+    fn interrupt_in_words(&mut self) -> bool {
+        let Some(conversation) = &mut self.conversation else { return false };
+        conversation.interrupt(&mut self.recorder)
     }
 
     pub(super) fn grace(&self) -> Duration {

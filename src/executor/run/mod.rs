@@ -1,5 +1,6 @@
 //! One session from "go" to its outcome.
 
+mod converse;
 mod finish;
 mod ladder;
 mod pump;
@@ -17,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use super::clock::{BootTimer, now_us};
 use super::committer::{Committer, Durable};
 use super::control::{CONTROL_VERSION, Report, Request, Stage};
+use super::conversation::{Conversation, EXITED};
 use super::link::{Heard, Link};
 use super::program::{self, Program};
 use super::recorder::Recorder;
@@ -62,6 +64,7 @@ pub async fn run(dir: SessionDir, lock: OwnerLock, parent: UnixStream) -> Result
         conversation: None,
         receipts: Vec::new(),
         questions: Vec::new(),
+        asked: 0,
         activity_complete: true,
         containment: None,
     });
@@ -155,6 +158,8 @@ struct Run {
     /// What the kernel had killed for lack of memory before the program began.
     memory_kills: Option<u64>,
     recorder: Recorder,
+    /// Where its family has one, once the program was started.
+    conversation: Option<Conversation>,
     report: watch::Sender<Report>,
     durable: watch::Receiver<Durable>,
     timers: Timers,
@@ -213,6 +218,7 @@ impl Run {
             dialect,
             containment,
             recorder,
+            conversation: None,
             report,
             durable,
             timers: Timers::default(),
@@ -235,12 +241,13 @@ impl Run {
         if let Some(failure) = &self.durable.borrow().failure {
             return Err(format!("the journal cannot be written: {failure}").into());
         }
-        let input = self.dir.input()?;
+        let (input, ready) = self.stdin()?;
         let (marker, entrance) = (self.containment.environment(), self.containment.entrance()?);
         let program = program::start(&self.claim.plan, input, &self.capture_path(), marker, entrance)?;
         crash::point("executor.spawned");
         self.main = Some(program.pid);
         self.started = Some(now_us());
+        self.begin_conversation(ready);
         Ok(program)
     }
 
@@ -269,14 +276,18 @@ impl Run {
         });
     }
 
-    fn publish_now(&self, stage: Stage) {
+    fn publish_now(&mut self, stage: Stage) {
         let durable = self.durable.borrow().clone();
         self.publish(&durable, stage);
     }
 
-    fn publish(&self, durable: &Durable, stage: Stage) {
+    fn publish(&mut self, durable: &Durable, stage: Stage) {
         let reading = self.recorder.reading();
+        let conversation = &mut self.conversation;
         self.report.send_modify(|report| {
+            if let Some(conversation) = conversation {
+                conversation.show(durable.head, report);
+            }
             report.stage = stage;
             report.head = durable.head;
             report.started = self.started;

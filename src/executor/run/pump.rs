@@ -38,14 +38,16 @@ impl Run {
             } else if !self.timers.is_set(Timer::Stall) {
                 self.timers.set(Timer::Stall, STALL);
             }
+            let durable = self.durable.borrow().head;
             tokio::select! {
                 got = stdout.read(&mut out_buffer), if out_open && !paused => match got {
-                    Ok(0) | Err(_) => { out_open = false; self.recorder.stdout_end(); }
+                    Ok(0) | Err(_) => { out_open = false; self.recorder.stdout_end(); self.hear_conversation(); }
                     Ok(got) => {
                         match dropping {
                             true => self.recorder.lose(&out_buffer[..got]),
                             false => self.recorder.stdout(&out_buffer[..got]),
                         }
+                        self.hear_conversation();
                         self.heard_from_program();
                     }
                 },
@@ -63,11 +65,13 @@ impl Run {
                 said = heard.recv() => {
                     match said {
                         Some(Heard::Request(Request::Stop { end })) => self.begin_stop(end, None).await,
+                        Some(Heard::Request(Request::Mail)) => if let Some(conversation) = &mut self.conversation { conversation.look(); },
                         Some(Heard::Request(Request::Renew)) => lease = self.boot_timer(self.claim.plan.lease_seconds),
                         _ => {}
                     }
                 }
                 () = link.accept() => {}
+                happened = converse::next(self.conversation.as_mut(), durable) => self.conversed(happened),
                 () = passed(deadline.as_ref()) => {
                     deadline = None;
                     let seconds = self.claim.plan.deadline_seconds.unwrap_or_default();
@@ -106,6 +110,7 @@ impl Run {
                     }
                 }
             }
+            self.tend_conversation().await;
             if self.recorder.full() {
                 let limit = self.claim.plan.journal_max;
                 self.begin_stop(
@@ -120,6 +125,7 @@ impl Run {
         }
         if out_open {
             self.recorder.stdout_end();
+            self.hear_conversation();
         }
         self.recorder.stderr_end();
     }
@@ -149,8 +155,19 @@ impl Run {
         self.spoke = true;
         self.timers.clear(Timer::FirstOutput);
         self.quiet_starts_again();
+        self.lingering_starts();
+    }
+
+    /// The program has said its last word, and can be told nothing more: only its exit is to come.
+    pub(super) fn lingering_starts(&mut self) {
         let linger = self.claim.plan.linger_ms;
-        if self.recorder.reading().settled && linger > 0 && self.exit.is_none() {
+        let listens = self.conversation.as_ref().is_some_and(Conversation::is_open);
+        if self.recorder.reading().settled
+            && linger > 0
+            && self.exit.is_none()
+            && !listens
+            && self.stop.is_none()
+        {
             self.timers.set(Timer::Linger, Duration::from_millis(linger));
         } else {
             self.timers.clear(Timer::Linger);
@@ -160,6 +177,9 @@ impl Run {
     pub(super) fn quiet_starts_again(&mut self) {
         if self.exit.is_some() {
             self.timers.set(Timer::DrainQuiet, DRAIN_QUIET);
+        } else if self.conversation.as_ref().is_some_and(Conversation::asks) {
+            self.timers.clear(Timer::Idle);
+            self.timers.clear(Timer::IdleWarning);
         } else if let Some(seconds) = self.claim.plan.idle_seconds {
             let limit = Duration::from_secs(seconds);
             self.timers.set(Timer::Idle, limit);
@@ -209,6 +229,7 @@ impl Run {
 
     pub(super) fn main_is_gone(&mut self, exit: Option<Exit>) {
         self.exit = Some(exit);
+        self.in_conversation(|conversation, recorder| conversation.shut(EXITED, recorder));
         for timer in [Timer::FirstOutput, Timer::Idle, Timer::IdleWarning, Timer::Linger, Timer::Stop] {
             self.timers.clear(timer);
         }

@@ -80,7 +80,11 @@ impl Driver {
                 return Ok(Step::Deliver(Box::new(outcome)));
             }
             Ok(testimony) => {
-                let head = testimony.map(|testimony| testimony.head);
+                let (head, talked) = testimony.map(|told| (told.head, told.talked)).unzip();
+                self.live.talked.send_replace(Talked { over: true, ..talked.unwrap_or_default() });
+                let open = self.live.status.borrow().questions.clone();
+                self.live.status.send_modify(|status| status.questions.clear());
+                self.announce_questions(&open, &[]);
                 let epoch = claim.map(|claim| claim.epoch);
                 self.live.head.send_modify(|known| {
                     known.offset = head.unwrap_or(known.offset);

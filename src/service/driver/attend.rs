@@ -1,6 +1,7 @@
 //! While an executor runs the session: its reports, and what it is asked.
 
 use super::*;
+use crate::dialect;
 
 impl Driver {
     /// Listens to the executor until its connection ends.
@@ -9,6 +10,12 @@ impl Driver {
         let lease = self.lease().await?;
         // At once: an executor that was adopted may have waited long.
         let mut renew = lease.map(|_| Instant::now());
+        // What was said before this connection existed may not have been told.
+        let mut mail = self.live.mail.subscribe();
+        if self.is_talked_to() {
+            mail.mark_changed();
+        }
+        let mut listens = false;
         loop {
             // Whatever was asked before this connection existed is asked again; the first reason stays.
             let wanted = if *self.stopping.borrow() == Stopping::Cancel {
@@ -37,7 +44,10 @@ impl Driver {
                         }
                         crash::point("daemon.go");
                     }
-                    Some(report) => self.take_report(report).await?,
+                    Some(report) => {
+                        listens = report.version >= 2;
+                        self.take_report(report).await?;
+                    }
                     None => return Ok(Step::Examine(child)),
                 },
                 command = self.mailbox.recv() => match command {
@@ -46,9 +56,19 @@ impl Driver {
                     None => return Ok(Step::Leave),
                 },
                 how = changed(&mut self.stopping) => if how == Stopping::Detach { return Ok(Step::Leave) },
+                Ok(()) = mail.changed(), if listens => {
+                    let _ = link.send(&Request::Mail).await;
+                }
                 () = self.advance.due() => self.show_advance(),
             }
         }
+    }
+
+    /// Its family can be told something while it runs.
+    fn is_talked_to(&self) -> bool {
+        let features =
+            dialect::find(&self.record.dialect).map(|dialect| dialect.features()).unwrap_or_default();
+        features.steer || features.follow_up || features.questions
     }
 
     /// How long the session may go on without a renewal.
@@ -80,12 +100,16 @@ impl Driver {
         {
             self.note(|record| record.containment = Some(containment.clone())).await;
         }
+        let asked = self.live.status.borrow().questions.clone();
+        self.live.talked.send_replace(Talked { receipts: report.receipts, asked: report.asked, over: false });
         self.live.status.send_modify(|status| {
+            status.questions.clone_from(&report.questions);
             status.progress = report.progress;
             status.verdict = report.verdict;
             status.conversation = report.conversation;
             status.activity_complete = report.activity_complete;
         });
+        self.announce_questions(&asked, &report.questions);
         let moved = self.live.head.send_if_modified(|head| {
             let moved = report.head > head.offset;
             head.offset = head.offset.max(report.head);

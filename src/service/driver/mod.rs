@@ -28,7 +28,7 @@ use super::blocking::blocking;
 use super::examine::{self, Finding};
 use super::launch;
 use super::link::Link;
-use super::live::{self, Command, Head, Live, Reply};
+use super::live::{self, Command, Head, Live, Reply, Talked};
 use super::slots::Ticket;
 use super::unstarted::{self, Testimony};
 use super::{Change, Error, Hub, Stopping};
@@ -36,7 +36,7 @@ use crate::containment::{self, Order, Placement};
 use crate::crash;
 use crate::executor::control::{Report, Request, Stage};
 use crate::executor::now_us;
-use crate::model::{End, Evidence, Outcome, Phase, Plan, State, Status};
+use crate::model::{End, Evidence, OpenQuestion, Outcome, Phase, Plan, State, Status};
 use crate::spool::exhausted;
 use crate::spool::journal::new_epoch;
 use crate::spool::{CLAIM_VERSION, Claim, Ownership, Place, Record, SessionDir};
@@ -71,10 +71,14 @@ pub(super) fn spawn(hub: &Arc<Hub>, dir: SessionDir, record: Record, head: Head,
         run_id: record.run_id,
         dir,
         digest: record.digest.clone(),
+        continued: live::Conversation::of(&record),
         status: watch::channel(live::status(&record, None)).0,
         head: watch::channel(head).0,
         commands,
         acknowledged: Mutex::default(),
+        inbox: Arc::default(),
+        mail: watch::channel(0).0,
+        talked: watch::channel(live::Talked::default()).0,
     });
     hub.live().insert(record.run_id, live.clone());
     let alive = hub.alive.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -240,6 +244,7 @@ impl Driver {
         status.progress = known.progress;
         status.verdict = known.verdict;
         status.conversation = known.conversation;
+        status.questions = known.questions;
         status.activity_complete &= known.activity_complete;
         self.show(status);
     }
@@ -252,8 +257,23 @@ impl Driver {
             end: status.end,
         };
         let before = self.live.status.send_replace(status.clone());
+        self.announce_questions(&before.questions, &status.questions);
         if (before.state, before.phase, before.end) != (status.state, status.phase, status.end) {
             let _ = self.hub.changes.send(change);
+        }
+    }
+
+    fn announce_questions(&self, before: &[OpenQuestion], now: &[OpenQuestion]) {
+        let run_id = self.live.run_id;
+        let new = |these: &[OpenQuestion], those: &[OpenQuestion]| {
+            let known = |id: &str| those.iter().any(|other| other.question == id);
+            these.iter().map(|open| open.question.clone()).filter(|id| !known(id)).collect::<Vec<_>>()
+        };
+        for question in new(before, now) {
+            let _ = self.hub.changes.send(Change::QuestionSettled { run_id, question });
+        }
+        for question in new(now, before) {
+            let _ = self.hub.changes.send(Change::QuestionAsked { run_id, question });
         }
     }
 

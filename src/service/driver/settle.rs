@@ -45,6 +45,7 @@ impl Driver {
             self.advance.moved();
         }
         self.live.head.send_replace(head);
+        self.live.talked.send_replace(Talked::of(&outcome));
         self.show_advance();
         self.show(live::status(&self.record, Some(&outcome)));
         self.answer(Some(&outcome));

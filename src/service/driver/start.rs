@@ -52,6 +52,7 @@ impl Driver {
             return self.settle_unstarted(End::SpawnFailed, Some(why)).await;
         }
         let (dir, config, digest) = (self.live.dir.clone(), self.hub.config(), self.record.digest.clone());
+        let conversation = self.live.continued.clone();
         let backend = self.hub.placer.backend();
         let claimed = blocking(move || {
             let Ownership::Taken(lock) = dir.lock_owner()? else { return Ok(Claimed::Owned) };
@@ -59,7 +60,9 @@ impl Driver {
             if examine::may_have_run(&dir)? {
                 return Ok(Claimed::Owned);
             }
-            let plan = match launch::plan(&config, &dir.submission_as_admitted(&digest)?, backend) {
+            let submission = dir.submission_as_admitted(&digest)?;
+            let given = launch::Given { folder: dir.path(), conversation: conversation.as_ref() };
+            let plan = match launch::plan(&config, &submission, given, backend) {
                 Ok(plan) => plan,
                 Err(why) => return Ok(Claimed::NoPlan(why)),
             };

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::chain::Sum;
-use crate::model::{Event, kind};
+use crate::model::{Event, Question, kind};
 
 /// Deeper JSON than this is written as text: a reader's parser stops at 128 levels.
 const DEPTH_MAX: usize = 100;
@@ -99,6 +99,10 @@ fn bounded(event: &Event) -> Cow<'_, Event> {
         Event::ToolStarted { tool, name, input, sub } if depth(input) > DEPTH_MAX => {
             let input = Value::String(input.to_string());
             Cow::Owned(Event::ToolStarted { tool: tool.clone(), name: name.clone(), input, sub: sub.clone() })
+        }
+        Event::Question(question) if depth(&question.details) > DEPTH_MAX => {
+            let details = Value::String(question.details.to_string());
+            Cow::Owned(Event::Question(Question { details, ..question.clone() }))
         }
         Event::Notice { reason, text, more } if more.values().any(|value| depth(value) > DEPTH_MAX) => {
             let more = more.iter().map(|(key, value)| match depth(value) > DEPTH_MAX {

@@ -6,6 +6,8 @@ use std::fs::File;
 use nix::sys::stat::FileStat;
 
 use super::checks::{check_dir, check_file};
+use super::content::{ATTACHMENTS, OUTPUT_SCHEMA};
+use super::inbox::INBOX;
 use super::private::{Dir, TEMPORARY};
 use super::session::{
     ACKNOWLEDGED, CLAIM, CONTROL, INPUT, OUTCOME, OWNER_LOCK, RECORD, RESERVE, SUBMISSION, SessionDir,
@@ -24,14 +26,14 @@ const FILES: [&str; 12] = [
     RESERVE,
     ACKNOWLEDGED,
     journal::FILE,
-    "inbox.jsonl",
-    "output-schema.json",
+    INBOX,
+    OUTPUT_SCHEMA,
     // What a program printed, where an executor that takes it by a file died.
     "stdout.capture",
 ];
 /// The folders that it may hold; what is in them is named by a SHA-256 in hex, with or without
 /// a type after a dot.
-const FOLDERS: [&str; 1] = ["attachments"];
+const FOLDERS: [&str; 1] = [ATTACHMENTS];
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

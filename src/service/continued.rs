@@ -1,0 +1,62 @@
+//! `continues`: which conversation goes on in a session.
+
+use std::sync::Arc;
+
+use super::blocking::blocking;
+use super::live::Conversation;
+use super::{Error, Hub};
+use crate::dialect::{self, Dialect};
+use crate::model::{InvalidSubmission, RunId, State};
+use crate::spool::Place;
+
+/// The conversation of an earlier session, if one of `dialect` can go on with it now. The caller holds `hub.continuing`
+/// until its own session is known.
+pub(super) async fn resolve(
+    hub: &Arc<Hub>,
+    earlier: RunId,
+    dialect: &'static dyn Dialect,
+) -> Result<Conversation, Error> {
+    let refuse = |problem: String| Error::from(InvalidSubmission::new("continues", problem));
+    let unended = || refuse(format!("session {earlier} has not ended; cancel it or wait for its end"));
+    if hub.find(earlier).is_some_and(|live| live.status.borrow().state != State::Finished) {
+        return Err(unended());
+    }
+    let dir = match hub.locate(earlier).await? {
+        // An active one is about to be moved.
+        Place::Ended(dir) | Place::Active(dir) => dir,
+        Place::Removed(_) => return Err(refuse(format!("session {earlier} was removed from the spool"))),
+        Place::Damaged(_) => {
+            return Err(refuse(format!("session {earlier} is damaged; its status says how")));
+        }
+        Place::Absent => return Err(refuse(format!("no session {earlier} is known here"))),
+    };
+    let (record, outcome) = blocking(move || Ok((dir.record()?, dir.outcome()?))).await?;
+    let outcome = outcome.ok_or_else(unended)?;
+    let family = dialect.family();
+    let theirs = dialect::find(&record.dialect).map(Dialect::family);
+    if theirs != Some(family) {
+        return Err(refuse(format!(
+            "session {earlier} is of the dialect {}, and one of {} cannot go on with its conversation",
+            record.dialect,
+            dialect.name()
+        )));
+    }
+    let id = outcome
+        .conversation
+        .ok_or_else(|| refuse(format!("the program of session {earlier} named no conversation")))?;
+    let conversation = Conversation { family, id };
+    // Two programs that go on with one conversation at the same time lose each other's part of it.
+    let busy = hub
+        .live()
+        .values()
+        .find(|live| {
+            live.continued.as_ref() == Some(&conversation) && live.status.borrow().state != State::Finished
+        })
+        .map(|live| live.run_id);
+    match busy {
+        Some(other) => Err(refuse(format!(
+            "session {other} goes on with that conversation and has not ended; cancel it or wait for its end"
+        ))),
+        None => Ok(conversation),
+    }
+}
