@@ -20,10 +20,10 @@ demo:
 test:
 	tests/tools/prepare
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets --features crash-points,faults -- -D warnings
+	$(CARGO) clippy --locked --all-targets --features crash-points,faults,postgres -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --no-deps --quiet
 	$(CARGO) check --locked --quiet --no-default-features --features client
-	$(CARGO) test --locked --features crash-points,faults
+	$(CARGO) test --locked --features crash-points,faults,postgres
 
 test-agents:
 	tests/tools/install-agents "$(AGENTS)"

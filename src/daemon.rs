@@ -20,9 +20,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::bus::{self, Admission, Face, Standing};
-use crate::config::{BusMode, Config, OnStop};
+use crate::config::{BusMode, Config, ControllerBus, OnStop};
 use crate::containment::Placer;
-use crate::controller::Embedded;
+use crate::controller::{Controller, Embedded, Framework};
 use crate::program;
 use crate::service::{ExecutorProgram, Sessions, Stopping};
 use crate::spool::{Spool, SpoolError};
@@ -153,6 +153,9 @@ fn check(config: &Config) -> Result<(), Failure> {
         config.spool.display(),
         config.socket.display()
     );
+    if let Some(framework) = &config.controller {
+        said.push_str(&format!("controller     {} for {}\n", framework.name, config.application));
+    }
     for (name, profile) in &config.profiles {
         // One that cannot be started keeps no other session from running, and so not the service from starting.
         let found = profile.problem().unwrap_or_else(|| profile.program.display().to_string());
@@ -179,7 +182,8 @@ async fn run(
     }
     placer.prepare();
     let containment = placer.backend().name();
-    let sessions = Sessions::start(spool, config.clone(), Box::new(Embedded), executor, placer).await?;
+    let sessions =
+        Sessions::start(spool, config.clone(), controller(&config, admission.uid), executor, placer).await?;
     let face = Face::new(Arc::new(sessions.clone()), admission);
     let socket = face.serve_private(&config.socket)?;
     let user_bus = match config.bus {
@@ -229,6 +233,21 @@ async fn run(
     }
     socket.closed().await;
     Ok(())
+}
+
+/// Who owns runs and leases. A framework that is away keeps no daemon from starting.
+fn controller(config: &Config, uid: u32) -> Box<dyn Controller> {
+    let (application, host) = (&config.application, &config.host);
+    match &config.controller {
+        None => Box::new(Embedded::new(application, host)),
+        Some(framework) => {
+            let address = match &framework.bus {
+                ControllerBus::Session => bus::user_bus_address(uid),
+                ControllerBus::Address(address) => address.clone(),
+            };
+            Box::new(Framework::new(framework, address, application, host, uid))
+        }
+    }
 }
 
 /// Under a service manager that starts us again, sessions go on; elsewhere nobody would come back for them.

@@ -37,6 +37,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "daemon")]
+pub(crate) mod address;
 mod attachment;
 mod connect;
 mod error;
@@ -46,7 +48,7 @@ mod patience;
 mod status;
 mod subscription;
 mod subscription_all;
-mod variant;
+pub(crate) mod variant;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;

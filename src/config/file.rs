@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::controller::{self, FileController};
 use super::given::{Given, Optional, Problem, Section, refuse};
 use super::{
     Account, BusMode, Capture, Config, ConfigError, ContainmentMode, DEFAULT_PATH, OnStop, Profile,
@@ -50,6 +51,7 @@ struct File {
     question_seconds: Option<Given>,
     application: Option<Given>,
     host: Option<Given>,
+    controller: Option<Section<FileController>>,
     containment: Option<Given>,
     #[serde(default)]
     limits: Section<FileLimits>,
@@ -188,6 +190,28 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
         let most = location::MAX_SOCKET_PATH;
         return refuse("socket", format!("a socket's path takes at most {most} bytes; name a shorter one"));
     }
+    let controller = match file.controller {
+        Some(section) => Some(controller::resolve(section.table("controller")?, account)?),
+        None => None,
+    };
+    let application = file.application.checked("application", Given::text)?.unwrap_or_default();
+    let host = file.host.checked("host", Given::text)?.unwrap_or_else(host_name);
+    if controller.is_some() {
+        for (key, text) in [("application", &application), ("host", &host)] {
+            if text.is_empty() {
+                return refuse(
+                    key,
+                    "is empty; the framework in [controller] gives its runs to an application on a host",
+                );
+            }
+        }
+        if file.lease_seconds.is_some() {
+            return refuse(
+                "lease_seconds",
+                "stands beside [controller], whose lease_seconds holds; leave this one out",
+            );
+        }
+    }
     Ok(Config {
         file: path.to_owned(),
         spool,
@@ -202,8 +226,9 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
             .question_seconds
             .checked("question_seconds", |given, key| given.number(key, 0, MAX_SECONDS))?
             .map_or(Some(QUESTION_SECONDS), |seconds| (seconds > 0).then_some(seconds)),
-        application: file.application.checked("application", Given::text)?.unwrap_or_default(),
-        host: file.host.checked("host", Given::text)?.unwrap_or_else(host_name),
+        controller,
+        application,
+        host,
         limits: resolve_limits(file.limits.table("limits")?)?,
         environment,
         profiles,
@@ -368,7 +393,7 @@ fn texts(key: &str, table: Section<BTreeMap<String, Given>>) -> Result<BTreeMap<
     checked.collect()
 }
 
-fn absolute(given: Given, key: &str) -> Result<PathBuf, Problem> {
+pub(super) fn absolute(given: Given, key: &str) -> Result<PathBuf, Problem> {
     let path = given.path(key)?;
     check_absolute(key, &path)?;
     Ok(path)

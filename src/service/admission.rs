@@ -9,7 +9,6 @@ use super::launch::Given;
 use super::live::{self, Head};
 use super::{Change, Error, Hub, Stopping, SubmitRequest, able, attached, continued};
 use crate::config::Config;
-use crate::controller::ControllerError;
 use crate::crash;
 use crate::dialect;
 use crate::model::{Phase, RunId, State, Status, Submission, shown, validate};
@@ -51,10 +50,7 @@ async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -
     if let Some(schema) = &request.submission.output_schema {
         able::check_schema(hub, schema).await?;
     }
-    match hub.controller.verify(&request.submission.binding).await {
-        Ok(()) => {}
-        Err(ControllerError::Binding(invalid)) => return Err(invalid.into()),
-    }
+    hub.controller.verify(&request.submission.binding).await?;
     let (_continuing, conversation) = match request.submission.continues {
         None => (None, None),
         Some(earlier) => {

@@ -314,6 +314,9 @@ pub enum Error {
     /// The disk failed under the spool.
     #[error("the spool's disk failed: {0}; what was asked for is not done")]
     StorageFailed(String),
+    /// The controller does not let the session run under its binding. The text begins with the key.
+    #[error("{0}")]
+    BindingMismatch(String),
     /// The controller cannot be asked.
     #[error("the controller cannot be asked: {0}")]
     ControllerUnavailable(String),

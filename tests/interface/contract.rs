@@ -1,40 +1,14 @@
 //! `interfaces/*.xml` is what is served: the same methods, signals, properties, arguments, types and annotations.
 
-use std::collections::BTreeMap;
+#[path = "../support/shape.rs"]
+mod shape;
 
-use roxmltree::{Document, Node, ParsingOptions};
+use shape::{attributes, parse, shape};
 
 use super::*;
 use airouter_sessiond::model::{
     About, MessageMode, MessageStatus, PruneAction, PrunePolicy, Receipt, Settled,
 };
-
-/// What an interface has: each element by its kind and name, with what is in it in order.
-type Shape = BTreeMap<String, Vec<String>>;
-
-fn parse(xml: &str) -> Document<'_> {
-    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
-    Document::parse_with_options(xml, options).expect("well-formed")
-}
-
-fn attributes(node: Node<'_, '_>) -> String {
-    let mut all: Vec<String> = node.attributes().map(|a| format!("{}={}", a.name(), a.value())).collect();
-    all.sort();
-    format!("{} {}", node.tag_name().name(), all.join(" "))
-}
-
-fn shape(document: &Document<'_>, interface: &str) -> Shape {
-    let node = document
-        .descendants()
-        .find(|node| node.has_tag_name("interface") && node.attribute("name") == Some(interface))
-        .expect("the interface");
-    node.children()
-        .filter(Node::is_element)
-        .map(|member| {
-            (attributes(member), member.children().filter(Node::is_element).map(attributes).collect())
-        })
-        .collect()
-}
 
 async fn introspect(connection: &zbus::Connection, path: &str) -> String {
     let interface = Some("org.freedesktop.DBus.Introspectable");

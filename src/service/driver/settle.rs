@@ -17,12 +17,11 @@ impl Driver {
     pub(super) async fn deliver(&mut self, outcome: Outcome) -> Result<Step, Error> {
         crash::point("daemon.outcome");
         self.ticket = None;
-        let phase = self
-            .hub
-            .controller
-            .deliver(&outcome)
-            .await
-            .map_err(|error| Error::ControllerUnavailable(error.to_string()))?;
+        self.lease = None;
+        let phase = match self.hub.controller.deliver(&self.binding(), &outcome).await {
+            Ok(phase) => phase,
+            Err(error) => return Ok(self.keep_outcome(outcome, &error).await),
+        };
         crash::point("daemon.delivered");
         let mut record = self.record.clone();
         record.state = State::Finished;
@@ -40,15 +39,7 @@ impl Driver {
         }
         // The outcome is durable, whatever became of the record: this is how the session ended, now and after a restart.
         self.record = record;
-        let head = Head::settled(Some(&outcome));
-        if self.live.head.borrow().offset < head.offset {
-            self.advance.moved();
-        }
-        self.live.head.send_replace(head);
-        self.live.talked.send_replace(Talked::of(&outcome));
-        self.show_advance();
-        self.show(live::status(&self.record, Some(&outcome)));
-        self.answer(Some(&outcome));
+        self.show_end(&outcome);
         match put_away {
             Ok(()) => {
                 self.hub.live().remove(&self.live.run_id);
@@ -59,6 +50,19 @@ impl Driver {
                 Ok(Step::PutAway(Box::new(outcome)))
             }
         }
+    }
+
+    /// Shows how the session ended: to readers, who come to the end of its journal, and to whoever waits for an answer.
+    pub(super) fn show_end(&mut self, outcome: &Outcome) {
+        let head = Head::settled(Some(outcome));
+        if self.live.head.borrow().offset < head.offset {
+            self.advance.moved();
+        }
+        self.live.head.send_replace(head);
+        self.live.talked.send_replace(Talked::of(outcome));
+        self.show_advance();
+        self.show(live::status(&self.record, Some(outcome)));
+        self.answer(Some(outcome));
     }
 
     /// Stores the last record and moves the session to the ended ones.
