@@ -46,7 +46,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use zbus::wire::ObjectPath;
 
-pub use engine::{Engine, EventFeed};
+pub use engine::{AllEvents, Engine, EventFeed};
 pub use error::{BusError, PREFIX as ERROR_PREFIX};
 pub use listener::SocketError;
 pub use private::PrivateSocket;

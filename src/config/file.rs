@@ -12,7 +12,8 @@ use serde::Deserialize;
 use super::controller::{self, FileController};
 use super::given::{Given, Optional, Problem, Section, refuse};
 use super::{
-    Account, BusMode, Capture, Config, ConfigError, ContainmentMode, DEFAULT_PATH, OnStop, Profile, trust,
+    Account, BusMode, Capture, Config, ConfigError, ContainmentMode, DEFAULT_PATH, OnStop, Profile,
+    Retention, trust,
 };
 use crate::client::location;
 use crate::dialect;
@@ -55,6 +56,8 @@ struct File {
     #[serde(default)]
     limits: Section<FileLimits>,
     #[serde(default)]
+    retention: Section<FileRetention>,
+    #[serde(default)]
     environment: Section<BTreeMap<String, Given>>,
     #[serde(default)]
     profiles: Section<BTreeMap<String, Section<FileProfile>>>,
@@ -80,6 +83,14 @@ struct FileLimits {
     grace_ms: Option<Given>,
     drain_ms: Option<Given>,
     linger_ms: Option<Given>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileRetention {
+    acknowledged_only: Option<Given>,
+    max_age_days: Option<Given>,
+    max_bytes: Option<Given>,
 }
 
 #[derive(Deserialize, Default)]
@@ -225,6 +236,7 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
             .containment
             .checked("containment", |given, key| given.word(key, &CONTAINMENTS))?
             .unwrap_or_default(),
+        retention: resolve_retention(file.retention.table("retention")?)?,
     })
 }
 
@@ -351,6 +363,21 @@ fn resolve_limits(file: FileLimits) -> Result<Limits, Problem> {
         grace_ms: size("grace_ms", file.grace_ms, 0, HOUR_MS, default.grace_ms)?,
         drain_ms: size("drain_ms", file.drain_ms, 0, HOUR_MS, default.drain_ms)?,
         linger_ms: size("linger_ms", file.linger_ms, 0, 24 * HOUR_MS, default.linger_ms)?,
+    })
+}
+
+fn resolve_retention(file: FileRetention) -> Result<Retention, Problem> {
+    let limit = |name: &str, given: Option<Given>, least, most| {
+        given.checked(&format!("retention.{name}"), |given, key| given.number(key, least, most))
+    };
+    Ok(Retention {
+        acknowledged_only: file
+            .acknowledged_only
+            .checked("retention.acknowledged_only", Given::flag)?
+            .unwrap_or(true),
+        // A session that ended today is never too old.
+        max_age_days: limit("max_age_days", file.max_age_days, 1, 36_600)?,
+        max_bytes: limit("max_bytes", file.max_bytes, 0, 1 << 60)?,
     })
 }
 

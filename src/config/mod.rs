@@ -128,6 +128,19 @@ pub struct Config {
     pub profiles: BTreeMap<String, Profile>,
     /// How the processes of a session are held together.
     pub containment: ContainmentMode,
+    /// What of the ended sessions is removed without being asked.
+    pub retention: Retention,
+}
+
+/// What of the ended sessions is removed without being asked: nothing, unless a limit is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retention {
+    /// Only sessions whose events an application acknowledged up to the last.
+    pub acknowledged_only: bool,
+    /// Those that ended so many days ago.
+    pub max_age_days: Option<u64>,
+    /// The first that ended, while all together take more bytes of the disk.
+    pub max_bytes: Option<u64>,
 }
 
 /// A registered program.
@@ -346,6 +359,7 @@ impl fmt::Debug for Config {
             .field("environment", &self.environment.keys())
             .field("profiles", &self.profiles)
             .field("containment", &self.containment)
+            .field("retention", &self.retention)
             .finish()
     }
 }

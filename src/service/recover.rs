@@ -10,6 +10,7 @@ use super::examine::{self, Finding};
 use super::live::Head;
 use super::{Change, Error, Hub, Stopping};
 use crate::model::{RunId, State};
+use crate::spool::journal::Cursor;
 use crate::spool::{ActiveEntry, Ownership, Place, Record, SessionDir};
 
 /// Between two looks at a session that could not be read for a reason that may pass: from the first to the longest.
@@ -21,6 +22,7 @@ struct Found {
     record: Record,
     head: Head,
     finding: Finding,
+    acknowledged: Option<Cursor>,
 }
 
 /// Looks at every session in `active/` and gives each a driver. A session that cannot be read is set aside; the
@@ -75,7 +77,10 @@ fn begin(hub: &Arc<Hub>, mut session: Found) {
             Start::Died
         }
     };
-    driver::spawn(hub, session.dir, session.record, session.head, start);
+    let live = driver::spawn(hub, session.dir, session.record, session.head, start);
+    if let Some(acknowledged) = session.acknowledged {
+        live.set_acknowledged(acknowledged);
+    }
 }
 
 impl Finding {
@@ -156,7 +161,7 @@ fn look(dir: &SessionDir) -> Result<Found, Error> {
     };
     let head =
         Head { epoch: epoch.filter(|_| written.is_some()), offset: written.unwrap_or(0), closed: false };
-    Ok(Found { dir: dir.clone(), record, head, finding })
+    Ok(Found { dir: dir.clone(), record, head, finding, acknowledged: dir.acknowledged()? })
 }
 
 /// A session that cannot be trusted is kept, untouched, out of the way; what its program left running is ended. One that

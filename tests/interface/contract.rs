@@ -6,7 +6,9 @@ mod shape;
 use shape::{attributes, parse, shape};
 
 use super::*;
-use airouter_sessiond::model::{About, MessageMode, MessageStatus, Receipt, Settled};
+use airouter_sessiond::model::{
+    About, MessageMode, MessageStatus, PruneAction, PrunePolicy, Receipt, Settled,
+};
 
 async fn introspect(connection: &zbus::Connection, path: &str) -> String {
     let interface = Some("org.freedesktop.DBus.Introspectable");
@@ -40,7 +42,7 @@ async fn the_documented_session_is_the_served_one() {
     let session = "org.airouter.Session1";
     let (served, documented) = (shape(&parse(&served), session), shape(&parse(documented), session));
     assert_eq!(documented, served);
-    assert_eq!(documented.len(), 13, "{documented:#?}");
+    assert_eq!(documented.len(), 14, "{documented:#?}");
 }
 
 #[test]
@@ -63,6 +65,7 @@ fn every_error_and_status_key_is_documented() {
     let documented = include_str!("../../interfaces/org.airouter.Sessions1.xml");
     let mut status = fake::status(RunId::random(), "echo");
     status.questions.push(fake::question("q1", &["allow"]));
+    status.acknowledged = Some("e-1".into());
     let keys = serde_json::to_value(&status).expect("JSON");
     for key in keys.as_object().expect("an object").keys() {
         assert!(documented.contains(&format!("\n    {key} ")), "{key}");
@@ -73,8 +76,33 @@ fn every_error_and_status_key_is_documented() {
     for end in airouter_sessiond::model::End::ALL {
         assert!(documented.contains(&end.to_string()), "{end}");
     }
-    for error in ["MessageChanged", "TooManyMessages", "Unsupported", "UnknownQuestion", "QuestionSettled"] {
+    for error in [
+        "MessageChanged",
+        "TooManyMessages",
+        "Unsupported",
+        "UnknownQuestion",
+        "QuestionSettled",
+        "NotSettled",
+        "Kept",
+    ] {
         assert!(documented.contains(&format!("\n    {error} ")), "{error}");
+    }
+    // Of what is kept: every key, and every word of an action.
+    let storage = serde_json::to_value(fake::storage()).expect("JSON");
+    let pruned = serde_json::to_value(fake::pruned(RunId::random())).expect("JSON");
+    let policy = PrunePolicy {
+        older_than_seconds: Some(1),
+        keep_bytes: Some(1),
+        limit: Some(1),
+        ..PrunePolicy::default()
+    };
+    let policy = serde_json::to_value(policy).expect("JSON");
+    let all = [&storage, &storage["retention"], &pruned, &policy];
+    for key in all.into_iter().flat_map(|value| value.as_object().expect("an object").keys()) {
+        assert!(documented.contains(key.as_str()), "{key}");
+    }
+    for action in [PruneAction::Removed, PruneAction::WouldRemove, PruneAction::Kept] {
+        assert!(documented.contains(&action.to_string()), "{action}");
     }
     // Of what is said and asked: every key, and every word that a key may have.
     let mut question = fake::question("q1", &["allow"]);

@@ -21,7 +21,7 @@ mod settle;
 mod start;
 mod undelivered;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -80,6 +80,7 @@ pub(super) fn spawn(hub: &Arc<Hub>, dir: SessionDir, record: Record, head: Head,
         status: watch::channel(live::status(&record, None)).0,
         head: watch::channel(head).0,
         commands,
+        acknowledged: Mutex::default(),
         inbox: Arc::default(),
         mail: watch::channel(0).0,
         talked: watch::channel(live::Talked::default()).0,
@@ -227,6 +228,7 @@ impl Driver {
                 Some(outcome) => live::status(&self.record, Some(outcome)),
                 None => self.hub.status_of(&self.live),
             };
+            status.acknowledged = self.live.acknowledged();
             status.evidence = evidence;
             let _ = reply.send(Ok(status));
         }

@@ -68,6 +68,8 @@ impl Driver {
     /// Stores the last record and moves the session to the ended ones.
     pub(super) async fn put_away(&self, record: &Record) -> Result<(), Error> {
         let (dir, hub, saved) = (self.live.dir.clone(), self.hub.clone(), record.clone());
+        // Nothing is acknowledged while the folder is tidied and moved.
+        let _turn = self.hub.turns.take(record.run_id).await;
         blocking(move || {
             // A settling that failed half-way may have moved it already.
             if !matches!(hub.spool.locate(saved.run_id)?, Place::Ended(_)) {
@@ -78,7 +80,9 @@ impl Driver {
             crash::point("daemon.settled");
             Ok(())
         })
-        .await
+        .await?;
+        self.hub.retention_due.notify_one();
+        Ok(())
     }
 
     /// The session ended and everybody knows it, but the disk did not take that. It is tried again now and then, when
@@ -96,6 +100,7 @@ impl Driver {
             let put_away = self.put_away(&self.record).await;
             if let Some(reply) = asked {
                 let mut status = live::status(&self.record, Some(&outcome));
+                status.acknowledged = self.live.acknowledged();
                 status.evidence = self.evidence().await?;
                 let _ = reply.send(Ok(status));
             }
