@@ -120,9 +120,18 @@ async fn a_killed_executor_is_uncertain_until_somebody_reconciles() {
         let evidence = settled.json().get("evidence").and_then(|e| e.as_array()).expect("evidence").clone();
         let sources: BTreeSet<&str> =
             evidence.iter().filter_map(|fact| fact.get("source")?.as_str()).collect();
-        let wanted = ["boot", "claim", "journal", "lock", "outcome", "processes"];
+        let wanted = ["boot", "claim", "controller", "journal", "lock", "outcome", "processes"];
         assert_eq!(sources, BTreeSet::from(wanted), "{evidence:?}");
+        assert!(evidence.iter().all(|fact| fact["finding"].as_str().is_some_and(|text| !text.is_empty())));
         let events = bench.events(run_id).await;
+        let of = |source: &str| &evidence.iter().find(|fact| fact["source"] == source).expect("there")["value"];
+        // The journal's end as it was before the settling.
+        let [.., before, _] = &events[..] else { panic!("{events:?}") };
+        let last = &of("journal")["last"];
+        assert_eq!((&last["seq"], &last["kind"]), (&before.seq.into(), &before.kind.as_str().into()), "{last}");
+        assert_eq!((&last["cursor"], &of("journal")["torn"]), (&before.cursor.as_str().into(), &0.into()));
+        let controller = of("controller");
+        assert_eq!((&controller["name"], &controller["delivered"]), (&"embedded".into(), &false.into()));
         assert!(events.iter().any(|e| e.details.get("text").is_some_and(|text| text == "half")));
         assert_eq!(events.last().map(|e| e.kind.as_str()), Some("ended"));
         assert_eq!(bench.read("main").lines().count(), 1, "nothing was started again");

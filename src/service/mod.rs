@@ -208,7 +208,8 @@ impl Sessions {
         }
         let mut status = self.hub.settled_status(run_id).await?;
         if let Place::Ended(dir) = self.hub.locate(run_id).await? {
-            status.evidence = blocking(move || Ok(examine::evidence(&dir))).await?;
+            let controller = self.hub.controller.name();
+            status.evidence = blocking(move || Ok(examine::evidence(&dir, controller))).await?;
         }
         Ok(status)
     }

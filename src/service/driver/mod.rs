@@ -189,8 +189,8 @@ impl Driver {
     }
 
     async fn evidence(&self) -> Result<Vec<Evidence>, Error> {
-        let dir = self.live.dir.clone();
-        blocking(move || Ok(examine::evidence(&dir))).await
+        let (dir, controller) = (self.live.dir.clone(), self.hub.controller.name());
+        blocking(move || Ok(examine::evidence(&dir, controller))).await
     }
 
     /// Answers a Reconcile that changes nothing.
