@@ -47,7 +47,7 @@ pub use api::*;
 pub use launch::ExecutorProgram;
 pub use reading::Feed;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -90,6 +90,8 @@ struct Hub {
     installed: Option<Installed>,
     slots: Arc<Slots>,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
+    /// Sessions in `active/` that could not be read, and have no driver yet.
+    unread: Mutex<BTreeSet<RunId>>,
     admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
     changes: broadcast::Sender<Change>,
     stopping: watch::Sender<Stopping>,
@@ -132,6 +134,7 @@ impl Sessions {
             placer,
             installed: Installed::of_this_process().ok(),
             live: Mutex::default(),
+            unread: Mutex::default(),
             admissions: Mutex::default(),
             changes: broadcast::channel(4096).0,
             stopping: watch::channel(Stopping::No).0,
@@ -149,7 +152,7 @@ impl Sessions {
 
     /// What is known of a session.
     pub async fn status(&self, run_id: RunId) -> Result<Status, Error> {
-        match self.hub.find(run_id) {
+        match self.hub.reach(run_id).await? {
             Some(live) => Ok(self.hub.status_of(&live)),
             None => self.hub.settled_status(run_id).await,
         }
@@ -179,7 +182,9 @@ impl Sessions {
 
     /// Waits. Running out of time is no error: the status then is what it is. Zero waits for ever.
     pub async fn wait(&self, run_id: RunId, condition: WaitFor, timeout: Duration) -> Result<Status, Error> {
-        let Some(live) = self.hub.find(run_id) else { return self.hub.settled_status(run_id).await };
+        let Some(live) = self.hub.reach(run_id).await? else {
+            return self.hub.settled_status(run_id).await;
+        };
         let mut status = live.status.subscribe();
         let reached = status.wait_for(|status| condition.holds(status));
         let mut stopping = self.hub.stopping.subscribe();
@@ -203,7 +208,7 @@ impl Sessions {
     /// Looks again at everything that is known of a session, settles what can be settled, and says what the answer
     /// rests on. Never starts anything.
     pub async fn reconcile(&self, run_id: RunId) -> Result<Status, Error> {
-        if self.hub.find(run_id).is_some() {
+        if self.hub.reach(run_id).await?.is_some() {
             return self.command(run_id, Command::Reconcile).await;
         }
         let mut status = self.hub.settled_status(run_id).await?;
@@ -289,7 +294,7 @@ impl Sessions {
     }
 
     async fn command(&self, run_id: RunId, command: fn(live::Reply) -> Command) -> Result<Status, Error> {
-        if let Some(live) = self.hub.find(run_id) {
+        if let Some(live) = self.hub.reach(run_id).await? {
             let (reply, answer) = tokio::sync::oneshot::channel();
             if live.commands.send(command(reply)).await.is_ok()
                 && let Ok(answer) = answer.await
@@ -312,8 +317,19 @@ impl Hub {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unread(&self) -> MutexGuard<'_, BTreeSet<RunId>> {
+        // Nothing panics while it holds the lock.
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find(&self, run_id: RunId) -> Option<Arc<Live>> {
         self.live().get(&run_id).cloned()
+    }
+
+    /// The same for a session that somebody asks for: one that could not be read before is looked at once more.
+    async fn reach(self: &Arc<Self>, run_id: RunId) -> Result<Option<Arc<Live>>, Error> {
+        recover::take_up(self, run_id).await?;
+        Ok(self.find(run_id))
     }
 
     async fn locate(self: &Arc<Self>, run_id: RunId) -> Result<Place, Error> {

@@ -17,6 +17,7 @@ impl Driver {
                 Finding::Ended(outcome) => return Ok(Step::Deliver(outcome)),
                 Finding::NeverStarted(lock) => {
                     drop(lock);
+                    self.live.talked.send_modify(|talked| talked.untold = false);
                     return Ok(Step::Launch);
                 }
                 Finding::Died(_) => return Ok(Step::Died),

@@ -100,8 +100,7 @@ impl Driver {
         {
             self.note(|record| record.containment = Some(containment.clone())).await;
         }
-        let asked = self.live.status.borrow().questions.clone();
-        self.live.talked.send_replace(Talked { receipts: report.receipts, asked: report.asked, over: false });
+        let open = self.live.status.borrow().questions.clone();
         self.live.status.send_modify(|status| {
             status.questions.clone_from(&report.questions);
             status.progress = report.progress;
@@ -109,7 +108,9 @@ impl Driver {
             status.conversation = report.conversation;
             status.activity_complete = report.activity_complete;
         });
-        self.announce_questions(&asked, &report.questions);
+        let (receipts, asked) = (report.receipts, report.asked);
+        self.live.talked.send_replace(Talked { receipts, asked, over: false, untold: false });
+        self.announce_questions(&open, &report.questions);
         let moved = self.live.head.send_if_modified(|head| {
             let moved = report.head > head.offset;
             head.offset = head.offset.max(report.head);
