@@ -306,13 +306,13 @@ async fn a_lock_that_a_stranger_holds_is_waited_for() {
 
 /// A session that runs; daemon and executor are killed. Its program lives.
 async fn both_killed(bench: &mut Bench) -> (airouter_sessiond::model::RunId, i32) {
-    let submission = bench.script("echo $$ >main; sleep 600; sleep 600");
+    let submission = bench.script("echo $$ >main; exec sleep 600");
     bench.client().await.submit(&submission, None).await.expect("submits");
     until("it runs", || bench.read("main").ends_with('\n'));
     bench.kill();
     let executor = executor_of(&bench.read("main"));
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(executor), Signal::SIGKILL).expect("kills");
-    until("it is gone", || !lives(&executor.to_string()));
+    until("it is gone", || !std::path::Path::new(&format!("/proc/{executor}")).exists());
     (submission.run_id(), executor)
 }
 
@@ -354,7 +354,7 @@ async fn after_another_boot_no_process_is_the_sessions() {
         .expect("kills");
 }
 
-/// A process that got that number; `None` where none can be made to.
+/// A process that got that number, which is free; `None` where none can be made to.
 fn with_pid(wanted: i32) -> Option<std::process::Child> {
     for _ in 0..300 {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (wanted - 1).to_string()).ok()?;
