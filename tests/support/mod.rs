@@ -186,6 +186,12 @@ impl Bench {
         assert!(!status.success(), "it was killed");
     }
 
+    /// Whether the daemon has died by itself.
+    pub fn died(&mut self) -> bool {
+        let daemon = self.daemon.as_mut().expect("a daemon was started");
+        daemon.try_wait().expect("can be asked").is_some()
+    }
+
     /// Sends the daemon a signal.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(self.daemon_pid() as i32);

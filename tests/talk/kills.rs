@@ -116,6 +116,75 @@ async fn finished(talk: &Talk, run_id: RunId, known: &mut Known) -> SessionStatu
     }
 }
 
+/// Starts another daemon if this one died of the point.
+fn revive(talk: &mut Talk) {
+    if talk.bench.died() {
+        talk.bench.reap();
+        talk.bench.start();
+    }
+}
+
+#[cfg(feature = "crash-points")]
+#[tokio::test]
+async fn a_death_at_every_step_of_a_conversation_keeps_what_was_said() {
+    use airouter_sessiond::crash;
+    for point in crash::ALL.into_iter().chain(crash::TALKING) {
+        let mut talk = Talk::prepared("");
+        let reached = talk.bench.path().join("reached");
+        talk.bench.environment(crash::VARIABLE, &format!("{point}:{}", reached.display()));
+        talk.bench.start();
+        let submission = talk.submission();
+        let run_id = submission.run_id();
+        let begun = Instant::now();
+        while let Err(error) = submit(&talk, &submission).await {
+            assert!(error.refusal().is_none() && begun.elapsed() < PATIENCE, "{point}: {error}");
+            revive(&mut talk);
+        }
+        let socket = talk.bench.socket();
+        let talking = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.expect("a runtime");
+            runtime.block_on(async {
+                let mut known = converse(socket.clone(), run_id).await;
+                while !known.over && !is_over(&socket, run_id).await {
+                    say_one(&socket, run_id, "last", "done", &mut known).await;
+                    answer_all(&socket, run_id, &mut known).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                known
+            })
+        });
+        while !(talking.is_finished() && reached.exists()) {
+            assert!(begun.elapsed() < PATIENCE, "{point}: {:?}", talk.heard());
+            revive(&mut talk);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // It may be dying of the last of them just now.
+        let dies = point.starts_with("daemon.");
+        if dies && talk.bench.client().await.status(run_id).await.is_err() {
+            revive(&mut talk);
+        }
+        let mut known = talking.join().expect("no panic");
+        let status = finished(&talk, run_id, &mut known).await;
+        hold(&talk, run_id, &talk.heard(), &known, &status).await;
+        let interrupted = point.starts_with("executor.")
+            && !["executor.adopted", "executor.ended", "executor.outcome"].contains(&point);
+        let end = if interrupted { "interrupted" } else { "completed" };
+        assert_eq!(status.end(), Some(end), "{point}: {:?}", status.json());
+    }
+}
+
+#[cfg(feature = "crash-points")]
+async fn submit(talk: &Talk, submission: &Submission) -> Result<(), Error> {
+    let client = Client::connect_socket(&talk.bench.socket()).await?;
+    client.submit(submission, Some(b"ask".to_vec())).await.map(drop)
+}
+
+#[cfg(feature = "crash-points")]
+async fn is_over(socket: &Path, run_id: RunId) -> bool {
+    connected(socket).await.status(run_id).await.is_ok_and(|status| status.is_over() || status.is_uncertain())
+}
+
 /// Holds everything that can be seen of an ended conversation against what was promised.
 async fn hold(talk: &Talk, run_id: RunId, heard: &[String], known: &Known, status: &SessionStatus) {
     let client = talk.bench.client().await;
