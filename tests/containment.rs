@@ -274,6 +274,53 @@ async fn a_session_that_takes_all_its_memory_is_out_of_memory_and_the_others_liv
     assert_eq!(status.end(), Some("completed"));
 }
 
+/// Of the profile, and of the submission before that. Nothing here enforces them, and that is told of each.
+#[tokio::test]
+async fn limits_of_profile_and_submission_are_both_asked_for() {
+    let mut bench = Bench::prepared("");
+    let profile = "[profiles.limited]\nprogram = \"/bin/sh\"\ndialect = \"jsonl\"\narguments = [\"-c\"]\n\
+                   [profiles.limited.limits]\nmemory_max = 67108864\ncpu_weight = 50\njournal_max = 131072\n";
+    bench.configure("containment = \"process-group\"\n", profile);
+    bench.start();
+    let mut submission = bench.script("true");
+    submission.profile = "limited".into();
+    submission.limits.tasks_max = Some(64);
+    submission.limits.cpu_weight = Some(70);
+    let (run_id, status) = bench.run_submission(&submission, None).await;
+    assert_eq!(status.end(), Some("completed"), "{:?}", status.json());
+    let events = bench.events(run_id).await;
+    let named = events.iter().find_map(|event| event.details.get("limits")).expect("told");
+    assert_eq!(*named, serde_json::json!(["memory-max", "tasks-max", "cpu-weight"]));
+    let folder = bench.spool().join("ended").join(run_id.shard()).join(run_id.to_string());
+    let claim = airouter_sessiond::spool::SessionDir::open(&folder).and_then(|dir| dir.claim());
+    let resources = claim.expect("reads").expect("claimed").plan.resources;
+    assert_eq!((resources.memory_max, resources.tasks_max), (Some(64 << 20), Some(64)));
+    assert_eq!((resources.cpu_weight, resources.journal_max), (Some(70), Some(128 << 10)));
+}
+
+/// The kernel has the weight that was asked for.
+#[tokio::test]
+async fn a_session_has_its_share_of_the_processor() {
+    let Some(scratch) = Scratch::new("weight") else { return };
+    if !scratch.has("cpu") {
+        return virtual_machine::run("a_session_has_its_share_of_the_processor");
+    }
+    let bench = with_cgroup(&scratch, GRACE);
+    let mut submission = bench.script("cat /proc/self/cgroup >where; until [ -e go ]; do sleep 0.02; done");
+    submission.limits.cpu_weight = Some(17);
+    let client = bench.client().await;
+    client.submit(&submission, None).await.expect("submits");
+    until("it runs", || bench.read("where").ends_with('\n'));
+    let payload = session_cgroup(&scratch, submission.run_id()).join("payload");
+    assert_eq!(fs::read_to_string(payload.join("cpu.weight")).expect("a weight").trim(), "17");
+    bench.write("go", "");
+    let status = client.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"));
+    let unenforced =
+        bench.events(submission.run_id()).await.into_iter().find(|e| e.details.contains_key("limits"));
+    assert_eq!(unenforced.map(|event| event.details), None);
+}
+
 /// The same for tasks: a fork bomb stays in its session.
 #[tokio::test]
 async fn a_session_forks_no_further_than_its_limit() {
