@@ -50,7 +50,7 @@ pub(super) struct Talked {
     pub asked: u32,
     /// Nothing more is passed on: an entry beyond the receipts never was.
     pub over: bool,
-    /// The executor of an earlier daemon has not told yet: the above is not what it knows.
+    /// What an earlier daemon knew was not found again yet: the above is less than that.
     pub untold: bool,
 }
 

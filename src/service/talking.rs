@@ -21,7 +21,8 @@ use crate::spool::{Inbox, Named, Place};
 /// The most entries of one inbox: messages, which have a lower limit of their own, and answers.
 const ENTRIES: usize = 16_384;
 
-/// How long an executor that was found again may take to tell what it knows. Most tell at once.
+/// How long it may take after a restart until it is known how far everything has come: a living executor tells it, the
+/// journal of a dead one.
 const TELLING: Duration = Duration::from_secs(2);
 
 /// See [`Sessions::send`](super::Sessions::send).
@@ -98,7 +99,7 @@ pub(super) async fn answer(
     .await
 }
 
-/// Waits for an executor that was found again to tell what it knows; not for ever, it may be stopped.
+/// Waits until it is known how far everything has come; not for ever, the executor may be stopped.
 async fn told(live: &Live) {
     let mut talked = live.talked.subscribe();
     let _ = tokio::time::timeout(TELLING, talked.wait_for(|talked| !talked.untold)).await;

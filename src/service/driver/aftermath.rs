@@ -94,6 +94,7 @@ impl Driver {
             }
             Err(error) => {
                 tracing::error!(run_id = %self.live.run_id, %error, "its journal cannot be repaired");
+                self.live.talked.send_modify(|talked| talked.untold = false);
                 why = format!("{why}; its journal cannot be repaired: {error}");
             }
         }

@@ -25,11 +25,11 @@ impl Driver {
             };
             if let (None, Some(end)) = (told, wanted) {
                 told = Some(end);
-                let _ = link.send(&Request::Stop { end }).await;
+                let _ = link.send(&Request::Stop { end });
             }
             tokio::select! {
                 () = renewal(renew) => {
-                    let _ = link.send(&Request::Renew).await;
+                    let _ = link.send(&Request::Renew);
                     // After a third of it, so that two renewals may fail.
                     renew = lease.map(|lease| Instant::now() + lease / 3);
                 }
@@ -37,7 +37,7 @@ impl Driver {
                     Some(report) if report.stage == Stage::Waiting => {
                         let begin = self.record.cancel_requested.is_none() && *self.stopping.borrow() == Stopping::No;
                         let go = Request::Go { placement: self.placement.clone() };
-                        if !begin || link.send(&go).await.is_err() {
+                        if !begin || link.send(&go).is_err() {
                             // An executor that is not let go exits without a trace: nothing was started.
                             drop(link);
                             return Ok(Step::Examine(child));
@@ -57,7 +57,7 @@ impl Driver {
                 },
                 how = changed(&mut self.stopping) => if how == Stopping::Detach { return Ok(Step::Leave) },
                 Ok(()) = mail.changed(), if listens => {
-                    let _ = link.send(&Request::Mail).await;
+                    let _ = link.send(&Request::Mail);
                 }
                 () = self.advance.due() => self.show_advance(),
             }

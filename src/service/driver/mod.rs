@@ -77,7 +77,7 @@ pub(super) fn spawn(hub: &Arc<Hub>, dir: SessionDir, record: Record, head: Head,
         commands,
         inbox: Arc::default(),
         mail: watch::channel(0).0,
-        talked: watch::channel(Talked { untold: matches!(start, Start::Adopt(_)), ..Talked::default() }).0,
+        talked: watch::channel(Talked { untold: !matches!(start, Start::Fresh(_)), ..Talked::default() }).0,
     });
     hub.live().insert(record.run_id, live.clone());
     let alive = hub.alive.lock().unwrap_or_else(PoisonError::into_inner).clone();
