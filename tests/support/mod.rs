@@ -5,6 +5,7 @@
 pub mod broker;
 pub mod cgroup;
 pub mod dbus_broker;
+pub mod stuck;
 pub mod tree;
 pub mod user_session;
 pub mod virtual_machine;
