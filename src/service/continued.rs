@@ -46,7 +46,7 @@ pub(super) async fn resolve(
         .ok_or_else(|| refuse(format!("the program of session {earlier} named no conversation")))?;
     let conversation = Conversation { family, id };
     // One of an earlier daemon may go on with it.
-    let unread = hub.unread().first().copied();
+    let unread = hub.unread().keys().next().copied();
     if let Some(unread) = unread {
         return Err(refuse(format!(
             "session {unread} cannot be read now, and may be the one that goes on with that conversation"

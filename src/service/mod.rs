@@ -47,7 +47,7 @@ pub use api::*;
 pub use launch::ExecutorProgram;
 pub use reading::Feed;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -63,7 +63,7 @@ use crate::spool::{Place, Spool};
 use crate::upgrade::Installed;
 use blocking::blocking;
 use live::{Command, Live};
-use slots::Slots;
+use slots::{Slots, Ticket};
 
 /// Schemas that are looked at at the same time: each may take much memory.
 const CHECKS: usize = 2;
@@ -90,8 +90,8 @@ struct Hub {
     installed: Option<Installed>,
     slots: Arc<Slots>,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
-    /// Sessions in `active/` that could not be read, and have no driver yet.
-    unread: Mutex<BTreeSet<RunId>>,
+    /// Sessions in `active/` that could not be read, and have no driver yet. One that may run has its place in the pool.
+    unread: Mutex<BTreeMap<RunId, Option<Ticket>>>,
     admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
     changes: broadcast::Sender<Change>,
     stopping: watch::Sender<Stopping>,
@@ -317,7 +317,7 @@ impl Hub {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unread(&self) -> MutexGuard<'_, BTreeSet<RunId>> {
+    fn unread(&self) -> MutexGuard<'_, BTreeMap<RunId, Option<Ticket>>> {
         // Nothing panics while it holds the lock.
         self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -35,12 +35,12 @@ pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
                 Ok(session) => found.push(session),
                 Err(error) if may_pass(&error) => {
                     tracing::error!(%run_id, %error, "a session cannot be read now");
-                    unread.push(run_id);
+                    unread.push((run_id, may_be_owned(&looking, run_id)));
                 }
                 Err(error) => {
                     tracing::error!(%run_id, %error, "a session cannot be read");
                     if !set_aside(&looking, run_id, &error) {
-                        unread.push(run_id);
+                        unread.push((run_id, true));
                     }
                 }
             }
@@ -48,6 +48,10 @@ pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
         Ok((found, unread))
     })
     .await?;
+    for (run_id, owned) in unread {
+        let place = owned.then(|| hub.slots.adopt(run_id));
+        hub.unread().insert(run_id, place);
+    }
     found.sort_by_key(|session| (session.record.accepted, session.record.run_id));
     // What runs already takes its place before anything that waits for one.
     let (owned, rest): (Vec<_>, Vec<_>) =
@@ -55,8 +59,7 @@ pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
     for session in owned.into_iter().chain(rest) {
         begin(hub, session);
     }
-    if !unread.is_empty() {
-        hub.unread().extend(unread);
+    if !hub.unread().is_empty() {
         tokio::spawn(look_again(Arc::downgrade(hub)));
     }
     Ok(())
@@ -100,7 +103,7 @@ async fn look_again(hub: Weak<Hub>) {
         }
         pause = (pause * 2).min(longest);
         let Some(hub) = hub.upgrade() else { return };
-        let unread: Vec<RunId> = hub.unread().iter().copied().collect();
+        let unread: Vec<RunId> = hub.unread().keys().copied().collect();
         for run_id in unread {
             // It stays among them.
             let _ = take_up(&hub, run_id).await;
@@ -114,9 +117,7 @@ async fn look_again(hub: Weak<Hub>) {
 /// It still cannot be read.
 pub(super) async fn take_up(hub: &Arc<Hub>, run_id: RunId) -> Result<(), Error> {
     // Whoever takes it out looks at it, and nobody else.
-    if !hub.unread().remove(&run_id) {
-        return Ok(());
-    }
+    let Some(place) = hub.unread().remove(&run_id) else { return Ok(()) };
     let hub = hub.clone();
     // A caller who leaves must not leave it unlooked at.
     let looking = tokio::spawn(async move {
@@ -129,6 +130,8 @@ pub(super) async fn take_up(hub: &Arc<Hub>, run_id: RunId) -> Result<(), Error> 
             Ok(Some(session)) => {
                 tracing::info!(%run_id, "the session can be read again");
                 begin(&hub, session);
+                // It has a place of its own by now, if it needs one.
+                drop(place);
                 let _ = hub.changes.send(Change::Added(run_id));
                 Ok(())
             }
@@ -140,7 +143,7 @@ pub(super) async fn take_up(hub: &Arc<Hub>, run_id: RunId) -> Result<(), Error> 
                     blocking(move || Ok(set_aside(&hub, run_id, &why))).await.unwrap_or(false)
                 };
                 if !done {
-                    hub.unread().insert(run_id);
+                    hub.unread().insert(run_id, place);
                 }
                 Err(error)
             }
@@ -172,6 +175,15 @@ fn look(dir: &SessionDir) -> Result<Found, Error> {
     let head =
         Head { epoch: epoch.filter(|_| written.is_some()), offset: written.unwrap_or(0), closed: false };
     Ok(Found { dir: dir.clone(), record, head, finding })
+}
+
+/// Nobody knows of it that its lock is free.
+fn may_be_owned(hub: &Hub, run_id: RunId) -> bool {
+    let lock = match hub.spool.locate(run_id) {
+        Ok(Place::Active(dir)) => dir.lock_owner(),
+        _ => return true,
+    };
+    !matches!(lock, Ok(Ownership::Taken(_)))
 }
 
 /// A session that cannot be trusted is kept, untouched, out of the way; what its program left running is ended. One that
