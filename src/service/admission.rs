@@ -108,7 +108,7 @@ async fn known(
     submission: &Submission,
 ) -> Result<Option<Status>, Error> {
     let same = |known: &str| if known == digest { Ok(()) } else { Err(Error::SubmissionChanged(run_id)) };
-    if let Some(live) = hub.find(run_id) {
+    if let Some(live) = hub.reach(run_id).await? {
         same(&live.digest)?;
         return Ok(Some(hub.status_of(&live)));
     }

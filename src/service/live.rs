@@ -68,12 +68,14 @@ pub(super) struct Talked {
     pub asked: u32,
     /// Nothing more is passed on: an entry beyond the receipts never was.
     pub over: bool,
+    /// What an earlier daemon knew was not found again yet: the above is less than that.
+    pub untold: bool,
 }
 
 impl Talked {
     /// What an outcome tells.
     pub(super) fn of(outcome: &Outcome) -> Talked {
-        Talked { receipts: outcome.receipts.clone(), asked: outcome.asked, over: true }
+        Talked { receipts: outcome.receipts.clone(), asked: outcome.asked, over: true, untold: false }
     }
 
     /// How far an entry is known to have come.

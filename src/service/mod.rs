@@ -83,7 +83,7 @@ use age::Clock;
 use blocking::blocking;
 use live::{Command, Live};
 use removal::{Passes, boot_us};
-use slots::Slots;
+use slots::{Slots, Ticket};
 use turns::Turns;
 
 /// Schemas that are looked at at the same time: each may take much memory.
@@ -117,6 +117,8 @@ struct Hub {
     clock: Mutex<Clock>,
     /// Something happened that may make sessions due: one ended or was acknowledged, or the configuration was read again.
     retention_due: Arc<Notify>,
+    /// Sessions in `active/` that could not be read, and have no driver yet. One that may run has its place in the pool.
+    unread: Mutex<BTreeMap<RunId, Option<Ticket>>>,
     changes: broadcast::Sender<Change>,
     stopping: watch::Sender<Stopping>,
     /// Every driver holds a clone of the sender; none is left when the receiver ends.
@@ -162,6 +164,7 @@ impl Sessions {
             passes: tokio::sync::Mutex::default(),
             clock: Mutex::new(Clock::new(now_us(), boot_us())),
             retention_due: Arc::default(),
+            unread: Mutex::default(),
             changes: broadcast::channel(4096).0,
             stopping: watch::channel(Stopping::No).0,
             alive: Mutex::new(Some(alive)),
@@ -179,7 +182,7 @@ impl Sessions {
 
     /// What is known of a session.
     pub async fn status(&self, run_id: RunId) -> Result<Status, Error> {
-        match self.hub.find(run_id) {
+        match self.hub.reach(run_id).await? {
             Some(live) => Ok(self.hub.status_of(&live)),
             None => self.hub.settled_status(run_id).await,
         }
@@ -209,7 +212,9 @@ impl Sessions {
 
     /// Waits. Running out of time is no error: the status then is what it is. Zero waits for ever.
     pub async fn wait(&self, run_id: RunId, condition: WaitFor, timeout: Duration) -> Result<Status, Error> {
-        let Some(live) = self.hub.find(run_id) else { return self.hub.settled_status(run_id).await };
+        let Some(live) = self.hub.reach(run_id).await? else {
+            return self.hub.settled_status(run_id).await;
+        };
         let mut status = live.status.subscribe();
         let reached = status.wait_for(|status| condition.holds(status));
         let mut stopping = self.hub.stopping.subscribe();
@@ -233,12 +238,13 @@ impl Sessions {
     /// Looks again at everything that is known of a session, settles what can be settled, and says what the answer
     /// rests on. Never starts anything.
     pub async fn reconcile(&self, run_id: RunId) -> Result<Status, Error> {
-        if self.hub.find(run_id).is_some() {
+        if self.hub.reach(run_id).await?.is_some() {
             return self.command(run_id, Command::Reconcile).await;
         }
         let mut status = self.hub.settled_status(run_id).await?;
         if let Place::Ended(dir) = self.hub.locate(run_id).await? {
-            status.evidence = blocking(move || Ok(examine::evidence(&dir))).await?;
+            let controller = self.hub.controller.name();
+            status.evidence = blocking(move || Ok(examine::evidence(&dir, controller))).await?;
         }
         Ok(status)
     }
@@ -355,7 +361,7 @@ impl Sessions {
     }
 
     async fn command(&self, run_id: RunId, command: fn(live::Reply) -> Command) -> Result<Status, Error> {
-        if let Some(live) = self.hub.find(run_id) {
+        if let Some(live) = self.hub.reach(run_id).await? {
             let (reply, answer) = tokio::sync::oneshot::channel();
             if live.commands.send(command(reply)).await.is_ok()
                 && let Ok(answer) = answer.await
@@ -378,8 +384,19 @@ impl Hub {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unread(&self) -> MutexGuard<'_, BTreeMap<RunId, Option<Ticket>>> {
+        // Nothing panics while it holds the lock.
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find(&self, run_id: RunId) -> Option<Arc<Live>> {
         self.live().get(&run_id).cloned()
+    }
+
+    /// The same for a session that somebody asks for: one that could not be read before is looked at once more.
+    async fn reach(self: &Arc<Self>, run_id: RunId) -> Result<Option<Arc<Live>>, Error> {
+        recover::take_up(self, run_id).await?;
+        Ok(self.find(run_id))
     }
 
     async fn locate(self: &Arc<Self>, run_id: RunId) -> Result<Place, Error> {

@@ -28,7 +28,7 @@ struct Source {
 
 impl Source {
     async fn open(hub: &Arc<Hub>, run_id: RunId) -> Result<Source, Error> {
-        if let Some(live) = hub.find(run_id) {
+        if let Some(live) = hub.reach(run_id).await? {
             return Ok(Source {
                 dir: live.dir.clone(),
                 head: live.head.subscribe(),

@@ -1,5 +1,6 @@
 //! At start: what became of the sessions that an earlier daemon left. Nothing is started that may have run.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -36,14 +37,23 @@ pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
                 Ok(session) => found.push(session),
                 Err(error) if may_pass(&error) => {
                     tracing::error!(%run_id, %error, "a session cannot be read now");
-                    unread.push(run_id);
+                    unread.push((run_id, may_be_owned(&looking, run_id)));
                 }
-                Err(error) => set_aside(&looking, run_id, &error),
+                Err(error) => {
+                    tracing::error!(%run_id, %error, "a session cannot be read");
+                    if !set_aside(&looking, run_id, &error) {
+                        unread.push((run_id, true));
+                    }
+                }
             }
         }
         Ok((found, unread))
     })
     .await?;
+    for (run_id, owned) in unread {
+        let place = owned.then(|| hub.slots.adopt(run_id));
+        hub.unread().insert(run_id, place);
+    }
     found.sort_by_key(|session| (session.record.accepted, session.record.run_id));
     // What runs already takes its place before anything that waits for one.
     let (owned, rest): (Vec<_>, Vec<_>) =
@@ -51,8 +61,8 @@ pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
     for session in owned.into_iter().chain(rest) {
         begin(hub, session);
     }
-    if !unread.is_empty() {
-        tokio::spawn(look_again(Arc::downgrade(hub), unread));
+    if !hub.unread().is_empty() {
+        tokio::spawn(look_again(Arc::downgrade(hub)));
     }
     Ok(())
 }
@@ -100,43 +110,64 @@ fn may_pass(error: &Error) -> bool {
     !matches!(error, Error::DamagedFile(_) | Error::Damaged { .. })
 }
 
-/// Looks at sessions that could not be read until each is read, or is found damaged.
-async fn look_again(hub: Weak<Hub>, mut unread: Vec<RunId>) {
+/// Looks at sessions that could not be read until each is read, or is found damaged with nobody who owns it.
+async fn look_again(hub: Weak<Hub>) {
     let [mut pause, longest] = LOOK_AGAIN;
-    while !unread.is_empty() {
+    loop {
         let Some(mut stopping) = hub.upgrade().map(|hub| hub.stopping.subscribe()) else { return };
         tokio::select! {
             _ = stopping.wait_for(|how| *how != Stopping::No) => return,
             () = tokio::time::sleep(pause) => {}
         }
         pause = (pause * 2).min(longest);
-        let mut still = Vec::new();
+        let Some(hub) = hub.upgrade() else { return };
+        let unread: Vec<RunId> = hub.unread().keys().copied().collect();
         for run_id in unread {
-            let Some(hub) = hub.upgrade() else { return };
-            let looking = hub.clone();
-            let looked = blocking(move || match looking.spool.locate(run_id)? {
-                Place::Active(dir) => look(&dir).map(Some),
-                _ => Ok(None),
-            });
-            match looked.await {
-                Ok(Some(session)) => {
-                    tracing::info!(%run_id, "the session can be read again");
-                    begin(&hub, session);
-                    let _ = hub.changes.send(Change::Added(run_id));
+            // It stays among them.
+            let _ = take_up(&hub, run_id).await;
+        }
+    }
+}
+
+/// Looks once more at a session if it could not be read before, and gives it its driver.
+///
+/// # Errors
+/// It still cannot be read.
+pub(super) async fn take_up(hub: &Arc<Hub>, run_id: RunId) -> Result<(), Error> {
+    // Whoever takes it out looks at it, and nobody else.
+    let Some(place) = hub.unread().remove(&run_id) else { return Ok(()) };
+    let hub = hub.clone();
+    // A caller who leaves must not leave it unlooked at.
+    let looking = tokio::spawn(async move {
+        let spool = hub.clone();
+        let looked = blocking(move || match spool.spool.locate(run_id)? {
+            Place::Active(dir) => look(&dir).map(Some),
+            _ => Ok(None),
+        });
+        match looked.await {
+            Ok(Some(session)) => {
+                tracing::info!(%run_id, "the session can be read again");
+                begin(&hub, session);
+                // It has a place of its own by now, if it needs one.
+                drop(place);
+                let _ = hub.changes.send(Change::Added(run_id));
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => {
+                tracing::warn!(%run_id, %error, "the session still cannot be read");
+                let done = !may_pass(&error) && {
+                    let (hub, why) = (hub.clone(), error.to_string());
+                    blocking(move || Ok(set_aside(&hub, run_id, &why))).await.unwrap_or(false)
+                };
+                if !done {
+                    hub.unread().insert(run_id, place);
                 }
-                Ok(None) => {}
-                Err(error) if may_pass(&error) => still.push(run_id),
-                Err(error) => {
-                    let _ = blocking(move || {
-                        set_aside(&hub, run_id, &error);
-                        Ok(())
-                    })
-                    .await;
-                }
+                Err(error)
             }
         }
-        unread = still;
-    }
+    });
+    looking.await.unwrap_or_else(|_| Err(Error::Internal("the look at a session was cut off".into())))
 }
 
 fn look(dir: &SessionDir) -> Result<Found, Error> {
@@ -164,16 +195,24 @@ fn look(dir: &SessionDir) -> Result<Found, Error> {
     Ok(Found { dir: dir.clone(), record, head, finding, acknowledged: dir.acknowledged()? })
 }
 
+/// Nobody knows of it that its lock is free.
+fn may_be_owned(hub: &Hub, run_id: RunId) -> bool {
+    let lock = match hub.spool.locate(run_id) {
+        Ok(Place::Active(dir)) => dir.lock_owner(),
+        _ => return true,
+    };
+    !matches!(lock, Ok(Ownership::Taken(_)))
+}
+
 /// A session that cannot be trusted is kept, untouched, out of the way; what its program left running is ended. One that
-/// somebody owns stays where it is.
-fn set_aside(hub: &Hub, run_id: RunId, error: &Error) {
-    tracing::error!(%run_id, %error, "a session cannot be read");
+/// somebody owns stays where it is until that has ended: `false`.
+fn set_aside(hub: &Hub, run_id: RunId, error: &dyn Display) -> bool {
     let dir = match hub.spool.locate(run_id) {
         Ok(Place::Active(dir)) => Some(dir),
         _ => None,
     };
     if dir.as_ref().is_some_and(|dir| matches!(dir.lock_owner(), Ok(Ownership::Held))) {
-        return;
+        return false;
     }
     // Nobody will look after what its program may have left running.
     let cgroup: Option<PathBuf> = dir.and_then(|dir| dir.record().ok()?.cgroup);
@@ -181,4 +220,5 @@ fn set_aside(hub: &Hub, run_id: RunId, error: &Error) {
     if let Err(error) = hub.spool.set_aside(run_id, &why) {
         tracing::error!(%run_id, %error, "and it cannot be set aside");
     }
+    true
 }

@@ -26,12 +26,12 @@ impl Driver {
             };
             if let (None, Some(end)) = (told, wanted) {
                 told = Some(end);
-                let _ = link.send(&Request::Stop { end }).await;
+                let _ = link.send(&Request::Stop { end });
             }
             tokio::select! {
                 word = lease::word(&mut self.lease) => match word {
                     Word::Renewed { until, cancel_requested } => {
-                        let _ = link.send(&Request::Renew { until: Some(until) }).await;
+                        let _ = link.send(&Request::Renew { until: Some(until) });
                         if cancel_requested && self.record.cancel_requested.is_none() {
                             self.note(|record| record.cancel_requested = Some(now_us())).await;
                         }
@@ -49,7 +49,7 @@ impl Driver {
                             && !self.lease_lost
                             && stands.is_ok();
                         let go = Request::Go { placement: self.placement.clone(), until: stands.ok().flatten() };
-                        if !begin || link.send(&go).await.is_err() {
+                        if !begin || link.send(&go).is_err() {
                             // An executor that is not let go exits without a trace: nothing was started.
                             drop(link);
                             return Ok(Step::Examine(child));
@@ -69,7 +69,7 @@ impl Driver {
                 },
                 how = changed(&mut self.stopping) => if how == Stopping::Detach { return Ok(Step::Leave) },
                 Ok(()) = mail.changed(), if listens => {
-                    let _ = link.send(&Request::Mail).await;
+                    let _ = link.send(&Request::Mail);
                 }
                 () = self.advance.due() => self.show_advance(),
             }
@@ -103,8 +103,7 @@ impl Driver {
         {
             self.note(|record| record.containment = Some(containment.clone())).await;
         }
-        let asked = self.live.status.borrow().questions.clone();
-        self.live.talked.send_replace(Talked { receipts: report.receipts, asked: report.asked, over: false });
+        let open = self.live.status.borrow().questions.clone();
         self.live.status.send_modify(|status| {
             status.questions.clone_from(&report.questions);
             status.progress = report.progress;
@@ -112,7 +111,9 @@ impl Driver {
             status.conversation = report.conversation;
             status.activity_complete = report.activity_complete;
         });
-        self.announce_questions(&asked, &report.questions);
+        let (receipts, asked) = (report.receipts, report.asked);
+        self.live.talked.send_replace(Talked { receipts, asked, over: false, untold: false });
+        self.announce_questions(&open, &report.questions);
         let moved = self.live.head.send_if_modified(|head| {
             let moved = report.head > head.offset;
             head.offset = head.offset.max(report.head);

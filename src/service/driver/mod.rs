@@ -83,7 +83,7 @@ pub(super) fn spawn(hub: &Arc<Hub>, dir: SessionDir, record: Record, head: Head,
         acknowledged: Mutex::default(),
         inbox: Arc::default(),
         mail: watch::channel(0).0,
-        talked: watch::channel(live::Talked::default()).0,
+        talked: watch::channel(Talked { untold: !matches!(start, Start::Fresh(_)), ..Talked::default() }).0,
     });
     hub.live().insert(record.run_id, live.clone());
     let alive = hub.alive.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -205,9 +205,11 @@ impl Driver {
     }
 
     async fn evidence(&self) -> Result<Vec<Evidence>, Error> {
-        let dir = self.live.dir.clone();
-        let mut evidence = blocking(move || Ok(examine::evidence(&dir))).await?;
-        evidence.extend(self.controller_evidence().await);
+        let (dir, controller) = (self.live.dir.clone(), self.hub.controller.name());
+        let mut evidence = blocking(move || Ok(examine::evidence(&dir, controller))).await?;
+        if let Some(word) = self.controller_evidence().await {
+            examine::add(&mut evidence, word);
+        }
         Ok(evidence)
     }
 

@@ -31,7 +31,7 @@ pub use cursor::{Cursor, CursorError};
 pub use encoder::Encoder;
 pub use error::JournalError;
 pub use header::{new_epoch, valid_epoch};
-pub use reader::{Chunk, JournalReader};
+pub use reader::{Chunk, JournalReader, Tail};
 pub use repair::{Damage, Repaired};
 
 pub(crate) use header::create;
