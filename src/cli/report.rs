@@ -41,7 +41,7 @@ pub fn summary(status: &SessionStatus, style: Style) -> String {
 pub fn list_line(status: &SessionStatus, style: Style) -> String {
     let age = duration(now().saturating_sub(status.number("accepted").unwrap_or_default()));
     let line = format!(
-        "{}  {:<22}  {:<12}  {:>12}  {}",
+        "{}  {:<23}  {:<13}  {:>12}  {}",
         status.text("run_id"),
         standing(status),
         status.text("profile"),

@@ -45,9 +45,9 @@ pub struct Arguments {
     /// A file with a JSON Schema that the final answer must fit
     #[arg(long, value_name = "FILE")]
     pub output_schema: Option<PathBuf>,
-    /// Go on with the conversation of this session, which has ended
-    #[arg(long = "continues", value_name = "RUN_ID")]
-    pub continues: Option<RunId>,
+    /// Go on with the conversation of this session, which has ended: its run_id, or the first 4 or more characters of it
+    #[arg(long = "continues", value_name = "SESSION")]
+    pub continues: Option<String>,
     /// The directory it runs in [default: the current one]
     #[arg(long, short = 'C', value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
@@ -103,7 +103,11 @@ pub async fn submit(
         None => only_profile(&client.properties().await?)?,
     };
     let attachments = attachments(&arguments.attach)?;
-    let submission = to_submission(arguments, profile)?;
+    let continues = match &arguments.continues {
+        Some(session) => Some(context.session(client, session).await?),
+        None => None,
+    };
+    let submission = Submission { continues, ..to_submission(arguments, profile)? };
     let mut attempt = 1;
     loop {
         match client.submit_with(&submission, input.clone(), &attachments).await {
@@ -126,7 +130,6 @@ fn to_submission(arguments: Arguments, profile: String) -> Result<Submission, Fa
     if let Some(path) = &arguments.output_schema {
         submission.output_schema = Some(text_file("the output schema", path)?);
     }
-    submission.continues = arguments.continues;
     submission.arguments = arguments.arguments;
     submission.label = arguments.label;
     submission.deadline_seconds = arguments.deadline;
@@ -301,6 +304,7 @@ mod tests {
             "x",
         ]);
         assert_eq!(input(&arguments).unwrap().as_deref(), Some(b"hello".as_slice()));
+        assert_eq!(arguments.continues.as_deref(), Some("0192f3c4-5b6a-7c8d-9e0f-112233445577"));
         assert_eq!(arguments.attach, [Path::new("/a.png"), Path::new("/b.jpg")]);
         let submission = to_submission(arguments, "codex".into()).unwrap();
         assert_eq!(
@@ -308,7 +312,6 @@ mod tests {
             json!({
                 "version": "airouter.sessions.v1", "binding": {"run_id": "0192f3c4-5b6a-7c8d-9e0f-112233445566"},
                 "profile": "codex", "arguments": ["--model", "x"], "output-schema": "{}",
-                "continues": "0192f3c4-5b6a-7c8d-9e0f-112233445577",
                 "directory": directory.path().canonicalize().unwrap(), "environment": {"A": "b=c"},
                 "deadline-seconds": 7200, "idle-seconds": 90, "start-seconds": 900,
                 "limits": {"memory-max": 4u64 << 30, "tasks-max": 64, "cpu-weight": 50, "journal-max": 1 << 20},

@@ -2,9 +2,11 @@
 //!
 //! - A turn ends with `turn/completed`, whose `status` is the verdict; an `error` with `willRetry` is a retry.
 //! - A message that was cut by a steer has deltas and never a completed item.
-//! - Usage comes as the thread's total. What the thread had before this run is taken off: the first total is compared with
-//!   the request that it came with, or is all of the past if it belongs to a turn that did not begin here.
-//! - Lines of a thread other than the first are a sub-agent's, named by that thread.
+//! - Usage comes as each thread's total, and is summed over all threads, those of sub-agents too. What a thread had before
+//!   this run is taken off: its first total is compared with the request that it came with, or is all of the past if it
+//!   belongs to a turn that did not begin here.
+//! - The first thread, and every other that the server gave in answer to a request, is the client's own; a turn of any of them
+//!   is a turn of the run. Lines of all other threads are a sub-agent's, named by that thread.
 
 use serde_json::Value;
 
@@ -88,35 +90,58 @@ impl Dialect for CodexApp {
     }
 }
 
+/// Threads that are remembered. Those that begin after that are read as sub-agents whose usage is not told.
+const THREADS: usize = 256;
+
+/// The longest name of a thread that is remembered, in bytes.
+const THREAD: usize = 256;
+
 /// The lines of the server.
 #[derive(Debug, Default)]
 pub(super) struct AppServer {
-    /// The first thread.
-    thread: Option<String>,
-    /// The turn of that thread that began last.
+    /// The threads that used something or are the client's.
+    threads: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    id: String,
+    /// The client began or resumed it.
+    own: bool,
+    /// Its turn that began last.
     turn: Option<String>,
-    /// What the thread had used before this run.
+    /// What it had used before this run.
     before: Option<Usage>,
+    /// What it used in this run.
+    used: Usage,
 }
 
 impl AppServer {
     pub fn line(&mut self, line: &Line, ledger: &mut Ledger, events: &mut Vec<Event>) {
         let value = line.value();
         if let Some(id) = text_at(value, &["result", "thread", "id"]) {
-            self.thread_started(id, ledger);
+            self.begin(id, ledger);
         }
         let (Some(method), Some(params)) = (text(value, "method"), value.get("params")) else { return };
-        let sub =
-            text(params, "threadId").filter(|id| self.thread.as_deref().is_some_and(|main| main != *id));
+        let thread = text(params, "threadId");
+        if !self.has_own() && matches!(method, "turn/started" | "thread/tokenUsage/updated") {
+            // Its beginning was not seen.
+            self.begin(thread.unwrap_or_default(), ledger);
+        }
+        let own = |id: &str| self.threads.iter().any(|known| known.own && known.id == id);
+        // Before any thread is known, a line is the main agent's.
+        let sub = thread.filter(|id| self.has_own() && !own(id));
         match method {
             "thread/started" => {
-                if let Some(id) = text_at(params, &["thread", "id"]) {
-                    self.thread_started(id, ledger);
+                if let Some(id) = text_at(params, &["thread", "id"]).filter(|_| !self.has_own()) {
+                    self.begin(id, ledger);
                 }
             }
             "turn/started" => {
+                if let Some(known) = self.thread(thread) {
+                    known.turn = text_at(params, &["turn", "id"]).map(str::to_owned);
+                }
                 if sub.is_none() {
-                    self.turn = text_at(params, &["turn", "id"]).map(str::to_owned);
                     ledger.turn_started();
                 }
                 events.push(Event::ResponseStarted { message: None, sub: sub.map(str::to_owned) });
@@ -128,7 +153,7 @@ impl AppServer {
             "item/reasoning/textDelta" | "item/reasoning/summaryTextDelta" => {
                 delta(params, Part::Thinking, sub, events);
             }
-            "thread/tokenUsage/updated" if sub.is_none() => self.usage(params, ledger, events),
+            "thread/tokenUsage/updated" => self.usage(params, ledger, events),
             "error" => error(params, ledger, events),
             "warning" => ledger.warning(events, text(params, "message").unwrap_or_default()),
             "configWarning" => ledger.warning(events, text(params, "summary").unwrap_or_default()),
@@ -136,11 +161,39 @@ impl AppServer {
         }
     }
 
-    fn thread_started(&mut self, id: &str, ledger: &mut Ledger) {
-        if self.thread.is_none() {
-            self.thread = Some(id.to_owned());
+    fn has_own(&self) -> bool {
+        self.threads.iter().any(|known| known.own)
+    }
+
+    /// A thread of the client.
+    fn begin(&mut self, id: &str, ledger: &mut Ledger) {
+        if let Some(known) = self.thread(Some(id))
+            && !std::mem::replace(&mut known.own, true)
+            && !id.is_empty()
+        {
             ledger.conversation(id);
         }
+    }
+
+    /// The thread of this name, which is a sub-agent's if it is new; without a name, the first.
+    fn thread(&mut self, id: Option<&str>) -> Option<&mut Thread> {
+        let at = self.threads.iter().position(|known| id.is_none_or(|id| known.id == id));
+        let at = match (at, id) {
+            (Some(at), _) => at,
+            (None, Some(id)) if self.threads.len() < THREADS && id.len() <= THREAD => {
+                let id = id.to_owned();
+                self.threads.push(Thread {
+                    id,
+                    own: false,
+                    turn: None,
+                    before: None,
+                    used: Usage::default(),
+                });
+                self.threads.len() - 1
+            }
+            (None, _) => return None,
+        };
+        self.threads.get_mut(at)
     }
 
     fn usage(&mut self, params: &Value, ledger: &mut Ledger, events: &mut Vec<Event>) {
@@ -149,10 +202,12 @@ impl AppServer {
         else {
             return;
         };
-        let of_this_run = self.turn.is_some() && text(params, "turnId") == self.turn.as_deref();
+        let Some(known) = self.thread(text(params, "threadId")) else { return };
+        let of_this_run = known.turn.is_some() && text(params, "turnId") == known.turn.as_deref();
         let past = if of_this_run { minus(total, last) } else { total };
-        let before = *self.before.get_or_insert(past);
-        ledger.usage(events, minus(total, before));
+        known.used = minus(total, *known.before.get_or_insert(past));
+        let sum = self.threads.iter().fold(Usage::default(), |sum, known| plus(sum, known.used));
+        ledger.usage(events, sum);
     }
 }
 
@@ -163,6 +218,16 @@ fn tokens(usage: &Value) -> Usage {
         output_tokens: count("outputTokens"),
         cached_tokens: count("cachedInputTokens"),
         reasoning_tokens: count("reasoningOutputTokens"),
+        ..Usage::default()
+    }
+}
+
+fn plus(one: Usage, other: Usage) -> Usage {
+    Usage {
+        input_tokens: one.input_tokens.saturating_add(other.input_tokens),
+        output_tokens: one.output_tokens.saturating_add(other.output_tokens),
+        cached_tokens: one.cached_tokens.saturating_add(other.cached_tokens),
+        reasoning_tokens: one.reasoning_tokens.saturating_add(other.reasoning_tokens),
         ..Usage::default()
     }
 }

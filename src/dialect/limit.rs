@@ -30,9 +30,11 @@ const PHRASES: [&str; 16] = [
 const BEFORE_SECONDS: [&str; 2] = ["limit reached|", "\"resets_at\":"];
 
 /// What stands before the words for its end, in lower case, longer ones first.
-const BEFORE_WORDS: [&str; 8] = [
+const BEFORE_WORDS: [&str; 10] = [
     "try again at ",
     "try again in ",
+    "reset after ",
+    "retry in ",
     "resets at ",
     "resets in ",
     "resets ",
@@ -66,9 +68,9 @@ fn digits(text: &str) -> &str {
     &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
 }
 
-/// Up to the end of the sentence or the line.
+/// Up to the end of the sentence, the line, or the text in quotation marks: some programs show the server's JSON as it is.
 fn first_words(text: &str) -> &str {
-    let line = text.lines().next().unwrap_or_default();
+    let line = text.split(['\n', '\r', '"', '\\']).next().unwrap_or_default();
     let end = line
         .match_indices(". ")
         // An abbreviation's dot ("p. m.") is followed by a small letter.
@@ -108,6 +110,19 @@ mod tests {
             ("You've hit your limit · resets 3am (Europe/Berlin)", "3am (Europe/Berlin)"),
             ("You've hit your Opus limit · resets Oct 9 at 5pm", "Oct 9 at 5pm"),
             ("You exceeded your current quota, please check your plan and billing details.", ""),
+            (
+                r#"429: {"message":"The usage limit has been reached. Try again at Dec 3rd, 2027 5:00 PM.","type":"x"}"#,
+                "Dec 3rd, 2027 5:00 PM",
+            ),
+            (
+                r#"[API Error: {\"message\":\"The usage limit has been reached; try again in 3 hours\"}]"#,
+                "3 hours",
+            ),
+            (
+                "You have exhausted your capacity on this model. Your quota will reset after 2h5m10s.",
+                "2h5m10s",
+            ),
+            ("You exceeded your current quota. Please retry in 21h4m28.5s.", "21h4m28.5s"),
         ] {
             let found = usage_limit(message).expect(message);
             assert_eq!(found, until, "{message}");

@@ -81,8 +81,13 @@ pub(super) async fn answer(
     in_inbox(&live, move |live, inbox| {
         let Word::Answer { question, answer } = &word else { return Err(Error::NotRunning(run_id)) };
         let Some(open) = open_question(live, inbox, question) else {
+            let stored = inbox.find(&Named::of(&word)).is_some();
+            if !stored && live.status.borrow().state == State::ReconciliationRequired {
+                // What was open when its executor died is settled by Reconcile, and not before.
+                return Err(Error::NotRunning(run_id));
+            }
             let talked = live.talked.borrow();
-            if talked.untold && inbox.find(&Named::of(&word)).is_none() {
+            if talked.untold && !stored {
                 takes_words(live)?;
                 return Err(Error::Internal(format!(
                     "the executor of session {run_id} does not answer, so that its questions are not known; try again"

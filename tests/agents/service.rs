@@ -1,8 +1,7 @@
 //! The programs as sessions of the service.
 
-use airouter_sessiond::client::{Client, FollowOptions, WaitFor};
-use airouter_sessiond::dialect::launch::Attached;
-use airouter_sessiond::dialect::{Occasion, find};
+use airouter_sessiond::client::{Attachment, Client, FollowOptions, WaitFor};
+use airouter_sessiond::dialect::find;
 use airouter_sessiond::model::{Answer, Entry, RunId, Submission};
 use serde_json::json;
 
@@ -45,13 +44,6 @@ fn submission(world: &World, dialect: &str) -> Submission {
     let mut submission = Submission::new(RunId::random(), dialect);
     submission.directory = Some(world.work().display().to_string());
     submission
-}
-
-/// What an occasion adds to the arguments.
-fn added(world: &World, dialect: &str, occasion: &Occasion<'_>) -> Vec<String> {
-    let own = world.agent(dialect).arguments;
-    let whole = find(dialect).expect("a dialect").arguments(&own, &[], occasion).expect("arguments");
-    whole[own.len()..].to_vec()
 }
 
 fn answer(entries: &[Entry]) -> String {
@@ -112,32 +104,81 @@ fn tool_runs(world: &World) -> bool {
 
 #[tokio::test]
 #[ignore = "needs the real programs: make test-agents"]
-async fn conversations_go_on_and_pictures_are_seen() {
-    for dialect in ONE_WAY {
+async fn conversations_go_on_also_in_the_other_way() {
+    let world = World::new();
+    let bench = bench(&world);
+    // The profile that begins, and those that go on with what it began.
+    for (dialect, others) in [
+        ("codex", &["codex", "codex-app"][..]),
+        ("codex-app", &["codex"]),
+        ("claude", &["claude", "claude-stream"]),
+        ("claude-stream", &["claude"]),
+        ("pi", &["pi", "pi-rpc"]),
+        ("pi-rpc", &["pi"]),
+        ("gemini", &["gemini"]),
+        ("opencode", &["opencode"]),
+    ] {
+        let said = prompt("plain");
+        let input = Some(said.clone().into_bytes());
+        let (mut last, status) = bench.run_submission(&submission(&world, dialect), input).await;
+        assert_eq!(status.end(), Some("completed"), "{dialect}: {:?}", status.json());
+        for other in others {
+            let mut next = submission(&world, other);
+            next.continues = Some(last);
+            let asked = prompt("tool");
+            let (run_id, status) = bench.run_submission(&next, Some(asked.clone().into_bytes())).await;
+            assert_eq!(status.end(), Some("completed"), "{dialect}, {other}: {:?}", status.json());
+            let entries = bench.events(run_id).await;
+            assert!(answer(&entries).contains("1 tool result"), "{dialect}, {other}: {entries:#?}");
+            assert!(
+                world.model_saw_together(&[&said, &asked]),
+                "{dialect}, {other}: what was said is forgotten"
+            );
+            last = run_id;
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the real programs: make test-agents"]
+async fn pictures_and_schemas_go_along_with_a_submission() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "string", "description": "wanted here"}},
+        "required": ["a"], "additionalProperties": false});
+    for dialect in dialects() {
         let world = World::new();
         let bench = bench(&world);
-        let input = Some(prompt("plain").into_bytes());
-        let (first, status) = bench.run_submission(&submission(&world, dialect), input).await;
+        let client = bench.client().await;
+        let features = find(dialect).expect("a dialect").features();
+        let mut asked = submission(&world, dialect);
+        asked.output_schema = Some(schema.to_string());
+        let case = if dialect.starts_with("claude") { "structured" } else { "json" };
+        let picture = Attachment::new("red ü.png", world.picture_bytes());
+        let pictures = if features.attachments { vec![picture.clone()] } else { Vec::new() };
+        let input = Some(prompt(case).into_bytes());
+        client.submit_with(&asked, input, &pictures).await.expect("submits");
+        let status = client.wait(asked.run_id(), WaitFor::Finished, PATIENCE).await.expect("waits");
         assert_eq!(status.end(), Some("completed"), "{dialect}: {:?}", status.json());
-        let outcome = bench.spool().join("ended").join(&first.to_string()[..2]).join(first.to_string());
-        let outcome = std::fs::read(outcome.join("outcome.json")).expect("an outcome");
-        let outcome: serde_json::Value = serde_json::from_slice(&outcome).expect("JSON");
-        let conversation = outcome["conversation"].as_str().expect("a conversation");
-        let path = world.picture();
-        let attached = Attached { name: "red", media_type: "image/png", path: &path };
-        let pictures = find(dialect).expect("a dialect").features().attachments;
-        let occasion = Occasion {
-            conversation: Some(conversation),
-            attachments: if pictures { vec![attached] } else { Vec::new() },
-            ..Occasion::default()
-        };
-        let mut second = submission(&world, dialect);
-        second.arguments = added(&world, dialect, &occasion);
-        let (second, status) = bench.run_submission(&second, Some(prompt("tool").into_bytes())).await;
-        assert_eq!(status.end(), Some("completed"), "{dialect}: {:?}", status.json());
-        assert_eq!(world.model_saw(PICTURE), pictures, "{dialect}");
-        let entries = bench.events(second).await;
-        assert!(answer(&entries).contains("1 tool result"), "{dialect}: {entries:#?}");
+        let entries = bench.events(asked.run_id()).await;
+        let ended = entries.last().expect("the end");
+        assert_eq!(ended.details["value"], json!({"a": "b"}), "{dialect}: {entries:#?}");
+        assert_eq!(world.model_saw(PICTURE), features.attachments, "{dialect}");
+        assert_eq!(world.model_saw("wanted here"), features.output_schema, "{dialect}");
+
+        let mut unfit = submission(&world, dialect);
+        unfit.output_schema = Some(json!({"type": "object", "required": ["b"]}).to_string());
+        let (_, status) = bench.run_submission(&unfit, Some(prompt("json").into_bytes())).await;
+        let end = status.end().map(str::to_owned);
+        // Claude asks its model again itself until the value fits, and fails where it never does.
+        let unfit_ends: &[&str] =
+            if dialect.starts_with("claude") { &["invalid-output", "failed"] } else { &["invalid-output"] };
+        assert!(unfit_ends.contains(&end.as_deref().unwrap_or_default()), "{dialect}: {:?}", status.json());
+
+        if !features.attachments {
+            let input = Some(prompt("plain").into_bytes());
+            let refused = client.submit_with(&submission(&world, dialect), input, &[picture]).await;
+            let refused = refused.expect_err("it takes none").to_string();
+            assert!(refused.contains("attachments") && refused.contains("claude-stream"), "{refused}");
+        }
     }
 }
 

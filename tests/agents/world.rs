@@ -89,9 +89,16 @@ impl World {
 
     /// Whether a request to the model held these words.
     pub fn model_saw(&self, words: &str) -> bool {
+        self.model_saw_together(&[words])
+    }
+
+    /// Whether one request to the model held all of these.
+    pub fn model_saw_together(&self, words: &[&str]) -> bool {
         let log = fs::read_dir(self.home().join("log")).expect("the log");
         let mut files = log.map(|file| file.expect("a file").path());
-        files.any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(words)))
+        files.any(|file| {
+            fs::read_to_string(file).is_ok_and(|text| words.iter().all(|words| text.contains(words)))
+        })
     }
 
     /// The program of this dialect, which does what it is told without asking.

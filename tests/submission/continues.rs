@@ -3,7 +3,7 @@
 use airouter_sessiond::client::WaitFor;
 use airouter_sessiond::model::{RunId, Submission};
 
-use super::support::PATIENCE;
+use super::support::{PATIENCE, text};
 use super::{THREAD, agent, bench, refusal, spool, submit};
 
 #[tokio::test]
@@ -28,6 +28,32 @@ async fn the_program_is_told_the_conversation() {
     submit(&client, &third, &[]).await.expect("submits");
     client.wait(third.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
     assert!(told(third.run_id()));
+    // As in every other command, a beginning of its name names it.
+    let prefix = &third.run_id().to_string()[..8];
+    let fourth = RunId::random();
+    let environment = [format!("ID={fourth}"), format!("THREAD={THREAD}")];
+    let run = |prefix: &str| {
+        let fourth = fourth.to_string();
+        bench.sessionctl(&[
+            "run",
+            "-P",
+            "agent",
+            "-p",
+            "x",
+            "-e",
+            &environment[0],
+            "-e",
+            &environment[1],
+            "--run-id",
+            &fourth,
+            "--continues",
+            prefix,
+        ])
+    };
+    let refused = text(&run("zzzz").stderr);
+    assert!(refused.contains("\"zzzz\" names no session"), "{refused}");
+    let output = run(prefix);
+    assert!(output.status.success() && told(fourth), "{}", text(&output.stderr));
     let again = submit(&client, &second, &[]).await.expect("the same session");
     assert_eq!(again.status.end(), Some("completed"));
 }
