@@ -7,7 +7,7 @@
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use super::INTERFACE;
 use super::refusal::Failure;
 use crate::client::address::socket_paths;
 use crate::config::{ControllerConfig, TokenFile};
-use crate::controller::ControllerError;
+use crate::controller::{Contact, ControllerError};
 
 const DBUS: &str = "org.freedesktop.DBus";
 const DBUS_PATH: &str = "/org/freedesktop/DBus";
@@ -39,6 +39,8 @@ pub(super) struct Link {
     /// The longest that a call may take with everything that it needs.
     patience: Duration,
     held: Mutex<Held>,
+    /// Why the last call had no answer.
+    problem: StdMutex<Option<String>>,
 }
 
 /// What is known to stand, until it shows that it does not.
@@ -73,6 +75,7 @@ impl Link {
             uid,
             patience: Duration::from_secs(config.call_seconds),
             held: Mutex::default(),
+            problem: StdMutex::default(),
         }
     }
 
@@ -82,14 +85,50 @@ impl Link {
         B: Serialize + DynamicType + Sync,
         R: for<'de> Deserialize<'de> + Type,
     {
-        match tokio::time::timeout(self.patience, self.call_or_again(method, body)).await {
+        let answer = match tokio::time::timeout(self.patience, self.call_or_again(method, body)).await {
             Ok(answer) => answer.map_err(ControllerError::from),
-            Err(_) => Err(ControllerError::Unavailable(format!(
-                "{} on its bus does not answer {method} within {} s",
-                self.name,
-                self.patience.as_secs()
-            ))),
+            Err(_) => Err(self.silent(method)),
+        };
+        let problem = match &answer {
+            Err(error @ ControllerError::Unavailable(_)) => Some(error.to_string()),
+            _ => None,
+        };
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        answer
+    }
+
+    fn silent(&self, method: &str) -> ControllerError {
+        let (name, seconds) = (&self.name, self.patience.as_secs());
+        ControllerError::Unavailable(format!("{name} on its bus does not answer {method} within {seconds} s"))
+    }
+
+    /// What the last call showed.
+    pub(super) fn contact(&self) -> Contact {
+        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Contact { name: self.name.to_string(), problem }
+    }
+
+    /// Whether somebody owns the name. Starts nothing; `false`: nobody does, and the bus can start it.
+    pub(super) async fn is_served(&self) -> Result<bool, ControllerError> {
+        let look = async {
+            let wire = self.connect().await?;
+            if self.current_owner(&wire).await?.is_some() {
+                return Ok(true);
+            }
+            let names: Vec<String> = bus(&wire, "ListActivatableNames", &()).await.map_err(Failure::of)?;
+            match names.iter().any(|name| *name == self.name.as_str()) {
+                true => Ok(false),
+                false => Err(self.nobody()),
+            }
+        };
+        match tokio::time::timeout(self.patience, look).await {
+            Ok(found) => found.map_err(ControllerError::from),
+            Err(_) => Err(self.silent("GetNameOwner")),
         }
+    }
+
+    fn nobody(&self) -> Failure {
+        Failure::Other(format!("nobody owns {} on its bus", self.name))
     }
 
     async fn call_or_again<B, R>(&self, method: &'static str, body: &B) -> Result<R, Failure>
@@ -208,11 +247,10 @@ impl Link {
         }
         let body = (self.name.as_str(), 0u32);
         let started: Result<u32, _> = bus(wire, "StartServiceByName", &body).await;
-        let nobody = || Failure::Other(format!("nobody owns {} on its bus", self.name));
         match started {
-            Ok(_) => self.current_owner(wire).await?.ok_or_else(nobody),
+            Ok(_) => self.current_owner(wire).await?.ok_or_else(|| self.nobody()),
             Err(Error::MethodError(name, ..)) if name == "org.freedesktop.DBus.Error.ServiceUnknown" => {
-                Err(nobody())
+                Err(self.nobody())
             }
             Err(error @ Error::MethodError(..)) => {
                 Err(Failure::Other(format!("{} cannot be started: {error}", self.name)))
