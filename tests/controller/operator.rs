@@ -80,3 +80,26 @@ async fn what_waits_for_the_framework_is_counted_until_it_has_it() {
     let status = support::text(&bench.sessionctl_configured(&["status"]).stdout);
     assert!(!status.contains("undelivered") && !status.contains("did not answer"), "{status}");
 }
+
+#[tokio::test]
+async fn a_framework_that_its_bus_can_start_is_started_by_the_first_call() {
+    let mut framework = Framework::prepared();
+    let command = format!(
+        "{} --database {} serve --bus {} --name {} --path {}",
+        env!("CARGO_BIN_EXE_reference-controller"),
+        framework.database,
+        framework.broker.address(),
+        framework::NAME,
+        framework::PATH
+    );
+    framework.broker.kill();
+    framework.broker.activate(framework::NAME, &command);
+    framework.broker.restart();
+    let bench = Bench::with(&framework.configuration(30));
+    assert_found(&diagnosis(&bench, "controller"), "ok", "its bus starts it with the first call");
+    let submission = bound(&bench, &framework, "true");
+    assert_found(&diagnosis(&bench, "controller"), "ok", "its bus starts it with the first call");
+    let (run_id, status) = bench.run_submission(&submission, None).await;
+    assert_eq!((status.state(), framework.deliveries(run_id)), ("finished", 1));
+    assert_found(&diagnosis(&bench, "controller"), "ok", "answers, without a token");
+}

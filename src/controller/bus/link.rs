@@ -16,13 +16,15 @@ use tokio::sync::Mutex;
 use zbus::connection::Builder;
 use zbus::names::{OwnedUniqueName, OwnedWellKnownName};
 use zbus::wire::OwnedObjectPath;
-use zbus::{Connection, DynamicType, Error, Type};
+use zbus::{Connection, DynamicType, Type};
 
 use super::INTERFACE;
 use super::refusal::Failure;
 use crate::client::address::socket_paths;
+use crate::client::reply::error_reply;
 use crate::config::{ControllerConfig, TokenFile};
 use crate::controller::{Contact, ControllerError};
+use crate::model::shown;
 
 const DBUS: &str = "org.freedesktop.DBus";
 const DBUS_PATH: &str = "/org/freedesktop/DBus";
@@ -247,16 +249,14 @@ impl Link {
         }
         let body = (self.name.as_str(), 0u32);
         let started: Result<u32, _> = bus(wire, "StartServiceByName", &body).await;
-        match started {
-            Ok(_) => self.current_owner(wire).await?.ok_or_else(|| self.nobody()),
-            Err(Error::MethodError(name, ..)) if name == "org.freedesktop.DBus.Error.ServiceUnknown" => {
-                Err(self.nobody())
-            }
-            Err(error @ Error::MethodError(..)) => {
-                Err(Failure::Other(format!("{} cannot be started: {error}", self.name)))
-            }
-            Err(error) => Err(Failure::of(error)),
-        }
+        let Err(error) = started else {
+            return self.current_owner(wire).await?.ok_or_else(|| self.nobody());
+        };
+        Err(match error_reply(&error) {
+            Some((name, _)) if name == "org.freedesktop.DBus.Error.ServiceUnknown" => self.nobody(),
+            Some((_, text)) => Failure::Other(format!("{} cannot be started: {}", self.name, shown(&text))),
+            None => Failure::of(error),
+        })
     }
 
     /// Who owns it now. A bus that does not even answer that, which it does by itself, is taken for broken: a message that
@@ -266,10 +266,10 @@ impl Link {
         let owner = bus(wire, "GetNameOwner", &name);
         match tokio::time::timeout(self.patience / 3, owner).await {
             Ok(Ok(owner)) => Ok(Some(owner)),
-            Ok(Err(Error::MethodError(name, ..))) if name == "org.freedesktop.DBus.Error.NameHasNoOwner" => {
-                Ok(None)
-            }
-            Ok(Err(error)) => Err(Failure::of(error)),
+            Ok(Err(error)) => match error_reply(&error) {
+                Some((name, _)) if name == "org.freedesktop.DBus.Error.NameHasNoOwner" => Ok(None),
+                _ => Err(Failure::of(error)),
+            },
             Err(_) => Err(Failure::Broken("its bus does not answer".into())),
         }
     }
