@@ -74,6 +74,9 @@ mod tests {
                 assert!(read(completions).contains(command.get_name()), "{completions}");
             }
         }
+        for word in ["reconciliation-required", "lease-lost"] {
+            assert!(read("sessionctl.bash").contains(word), "{word}");
+        }
         assert!(!directory.path().join("sessionctl-pages.1").exists(), "it is hidden");
         assert!(own.contains("Exit statuses") && read("airouter-sessiond.8").contains("AIROUTER_LOG"));
     }
