@@ -4,7 +4,8 @@
 # install       programs, units, manual pages and the rest below $(DESTDIR)$(PREFIX); uninstall takes them away
 # deb           a Debian package, target/debian/*.deb (with cargo-deb, or without)
 # test-package  installs that package, as root, and runs the service from it in a user session; leaves nothing behind
-# qualify       runs the installed programs through the story of the service and writes a receipt; as root
+# qualify       runs the installed programs through the story of the service and writes a receipt; as root. It builds the
+#               framework of the story, the reference controller, where CONTROLLER names none
 # bench         the figures, each beside the limit it is held to
 
 CARGO ?= cargo
@@ -16,9 +17,10 @@ SYSCONFDIR ?= /etc
 # What `qualify` runs, and where its receipt goes.
 QUALIFY_BIN ?= $(PREFIX)/bin
 RECEIPT ?= target/qualification.json
+CONTROLLER ?=
 AGENTS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/airouter-sessiond/agents
 
-.PHONY: all demo test test-agents bench install install-files install-openrc uninstall deb test-package qualify
+.PHONY: all demo test test-agents bench install install-files install-openrc uninstall deb test-package qualify reference-controller
 
 all:
 	$(CARGO) build --release --locked --bins
@@ -61,5 +63,8 @@ deb: all
 test-package: deb
 	tests/tools/package
 
-qualify:
-	packaging/qualify "$(QUALIFY_BIN)" "$(RECEIPT)"
+qualify: $(if $(CONTROLLER),,reference-controller)
+	packaging/qualify "$(QUALIFY_BIN)" "$(RECEIPT)" "$(or $(CONTROLLER),target/release/reference-controller)"
+
+reference-controller:
+	$(CARGO) build --release --locked --features reference-controller --bin reference-controller

@@ -247,17 +247,20 @@ async fn run(
 
 /// Who owns runs and leases. A framework that is away keeps no daemon from starting.
 fn controller(config: &Config, uid: u32) -> Box<dyn Controller> {
-    let (application, host) = (&config.application, &config.host);
-    match &config.controller {
-        None => Box::new(Embedded::new(application, host)),
-        Some(framework) => {
-            let address = match &framework.bus {
-                ControllerBus::Session => bus::user_bus_address(uid),
-                ControllerBus::Address(address) => address.clone(),
-            };
-            Box::new(Framework::new(framework, address, application, host, uid))
-        }
+    match framework(config, uid) {
+        None => Box::new(Embedded::new(&config.application, &config.host)),
+        Some(framework) => Box::new(framework),
     }
+}
+
+/// The framework that the configuration names, as the account `uid` reaches it. Nothing is connected yet.
+pub(crate) fn framework(config: &Config, uid: u32) -> Option<Framework> {
+    let framework = config.controller.as_ref()?;
+    let address = match &framework.bus {
+        ControllerBus::Session => bus::user_bus_address(uid),
+        ControllerBus::Address(address) => address.clone(),
+    };
+    Some(Framework::new(framework, address, &config.application, &config.host, uid))
 }
 
 /// Under a service manager that starts us again, sessions go on; elsewhere nobody would come back for them.

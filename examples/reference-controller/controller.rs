@@ -23,6 +23,7 @@ mod store;
 mod postgres;
 
 use std::error::Error;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -130,7 +131,8 @@ async fn serve_for_ever(store: Arc<dyn Store>, serve: Serve) -> Result<(), Box<d
         .name(serve.name.as_str())
         .build()
         .await?;
-    println!("ready");
+    // A bus that started it may listen to nothing that it says.
+    let _ = writeln!(std::io::stdout(), "ready");
     tokio::select! {
         () = connection.closed() => Err("the bus is gone".into()),
         never = queue::work(store, serve.queue) => match never {},

@@ -9,8 +9,8 @@ use tokio::sync::broadcast;
 
 use crate::model::{Answer, Limits, Message, MessageStatus, PrunePolicy, Pruned, RunId, Status, Storage};
 use crate::service::{
-    AllFeed, Batch, Change, Error, Facts, Feed, Filter, FollowOptions, FollowPermit, Listing, Page, Piece,
-    ProfileFacts, Sessions, SubmitRequest, WaitFor,
+    AllFeed, Batch, Change, ControllerFacts, Error, Facts, Feed, Filter, FollowOptions, FollowPermit,
+    Listing, Page, Piece, ProfileFacts, Sessions, SubmitRequest, WaitFor,
 };
 
 /// The service as the D-Bus face sees it; [`Sessions`] says what each does.
@@ -46,6 +46,7 @@ pub trait Engine: Send + Sync + 'static {
     fn changes(&self) -> broadcast::Receiver<Change>;
     async fn upgrade_pending(&self) -> bool;
     fn facts(&self) -> Facts;
+    fn controller(&self) -> ControllerFacts;
     fn profiles(&self) -> BTreeMap<String, ProfileFacts>;
     fn limits(&self) -> Limits;
 }
@@ -133,6 +134,9 @@ impl Engine for Sessions {
     }
     fn facts(&self) -> Facts {
         Sessions::facts(self)
+    }
+    fn controller(&self) -> ControllerFacts {
+        Sessions::controller(self)
     }
     fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
         Sessions::profiles(self)

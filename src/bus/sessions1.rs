@@ -457,6 +457,11 @@ impl Sessions1 {
     }
 
     #[zbus(property(emits_changed_signal = "false"))]
+    fn controller(&self) -> Result<Vardict, zbus::fdo::Error> {
+        vardict(&self.0.engine.controller()).map_err(|error| zbus::fdo::Error::Failed(error.to_string()))
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
     async fn upgrade_pending(&self) -> bool {
         self.0.engine.upgrade_pending().await
     }

@@ -17,6 +17,7 @@ use super::engine::{AllEvents, EventFeed};
 use super::peer::Peer;
 use super::sessions1::{EventTuple, Sessions1, event};
 use super::variant::Budget;
+use crate::client::reply::{error_reply, is_gone};
 use crate::model::{Entry, MAX_SIGNAL_BODY, RunId};
 use crate::service::{Batch, Piece};
 
@@ -160,10 +161,8 @@ impl Subscription {
         );
         match tokio::time::timeout(ANSWER, call).await {
             Ok(Ok(_)) => true,
-            Ok(Err(zbus::Error::MethodError(name, ..))) => {
-                name.as_str() != "org.freedesktop.DBus.Error.NoReply"
-            }
-            Ok(Err(_)) | Err(_) => false,
+            Ok(Err(error)) => error_reply(&error).is_some_and(|(name, _)| !is_gone(&name)),
+            Err(_) => false,
         }
     }
 }

@@ -45,6 +45,8 @@ mod error;
 mod follow;
 pub mod location;
 mod patience;
+#[cfg(feature = "daemon")]
+pub(crate) mod reply;
 mod status;
 mod subscription;
 mod subscription_all;

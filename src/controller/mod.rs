@@ -10,7 +10,7 @@
 mod bus;
 mod embedded;
 
-pub use bus::Framework;
+pub use bus::{Framework, Probe};
 pub use embedded::Embedded;
 
 use async_trait::async_trait;
@@ -67,11 +67,25 @@ pub struct Renewed {
     pub cancel_requested: bool,
 }
 
+/// What is known of a controller without asking it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contact {
+    /// `embedded`, or the framework's name on its bus.
+    pub name: String,
+    /// Why the last call had no answer; `None` after an answer, and before the first call.
+    pub problem: Option<String>,
+}
+
 /// Owner of runs and leases. Every call ends within a bounded time.
 #[async_trait]
 pub trait Controller: Send + Sync {
     /// Its name, for evidence.
     fn name(&self) -> &'static str;
+
+    /// Who it is for people, and whether it answered the last call. Asks nobody.
+    fn contact(&self) -> Contact {
+        Contact { name: self.name().to_owned(), problem: None }
+    }
 
     /// How long a lease holds, in seconds, where the controller itself says so.
     fn lease_seconds(&self) -> Option<u64>;

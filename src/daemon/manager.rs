@@ -84,7 +84,8 @@ pub(super) async fn keep_status(sessions: Sessions, note: &str) {
     let mut changes = sessions.changes();
     let mut told = String::new();
     loop {
-        let line = status(&sessions.facts(), sessions.upgrade_pending().await, note);
+        let undelivered = sessions.controller().undelivered;
+        let line = status(&sessions.facts(), undelivered, sessions.upgrade_pending().await, note);
         if line != told {
             tell(&[NotifyState::Status(&line)]);
             told = line;
@@ -109,10 +110,13 @@ async fn of_consequence(changes: &mut broadcast::Receiver<Change>) {
     }
 }
 
-fn status(facts: &Facts, upgrade_pending: bool, note: &str) -> String {
+fn status(facts: &Facts, undelivered: u32, upgrade_pending: bool, note: &str) -> String {
     let mut line = format!("{} running, {} waiting", facts.active, facts.queued);
     if facts.state != "running" {
         line = format!("{}: {line}", facts.state);
+    }
+    if undelivered > 0 {
+        line.push_str(&format!("; {undelivered} not delivered to the framework"));
     }
     if upgrade_pending {
         line.push_str("; another program is installed: restart to use it");
@@ -173,10 +177,10 @@ mod tests {
             queued,
             containment: "",
         };
-        assert_eq!(status(&facts("running", 3, 1), false, ""), "3 running, 1 waiting");
+        assert_eq!(status(&facts("running", 3, 1), 0, false, ""), "3 running, 1 waiting");
         assert_eq!(
-            status(&facts("stopping", 2, 0), true, "no lingering"),
-            "stopping: 2 running, 0 waiting; another program is installed: restart to use it; no lingering"
+            status(&facts("stopping", 2, 0), 4, true, "no lingering"),
+            "stopping: 2 running, 0 waiting; 4 not delivered to the framework; another program is installed: restart to use it; no lingering"
         );
     }
 

@@ -111,3 +111,10 @@ pub struct Status {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<Evidence>,
 }
+
+impl Status {
+    /// It is known how the session ended, and the controller does not have that yet.
+    pub fn is_undelivered(&self) -> bool {
+        self.state == State::ReconciliationRequired && self.end.is_some()
+    }
+}

@@ -170,6 +170,18 @@ pub struct Facts {
     pub containment: &'static str,
 }
 
+/// Who owns runs and leases, as the property `Controller` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ControllerFacts {
+    /// `embedded`, or the framework's name on its bus.
+    pub name: String,
+    /// Why the last call to it had no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Sessions that ended and whose outcome waits for it.
+    pub undelivered: u32,
+}
+
 /// A registered program, as the property `Profiles` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -321,6 +321,18 @@ impl Sessions {
         }
     }
 
+    /// Who owns runs and leases, and what waits for it. Asks nobody.
+    pub fn controller(&self) -> ControllerFacts {
+        let contact = self.hub.controller.contact();
+        let undelivered =
+            self.hub.live().values().filter(|live| live.status.borrow().is_undelivered()).count();
+        ControllerFacts {
+            name: contact.name,
+            problem: contact.problem,
+            undelivered: u32::try_from(undelivered).unwrap_or(u32::MAX),
+        }
+    }
+
     /// Whether another program stands where this daemon was started from: a restart is due. Sessions outlive it.
     pub async fn upgrade_pending(&self) -> bool {
         let hub = self.hub.clone();

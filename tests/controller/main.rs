@@ -11,6 +11,7 @@ mod deaths;
 mod delivery;
 mod framework;
 mod leases;
+mod operator;
 #[cfg(feature = "postgres")]
 mod postgres;
 

@@ -16,8 +16,8 @@ use airouter_sessiond::model::{
     Pruned, Receipt, RetentionReport, RunId, State, Status, Storage,
 };
 use airouter_sessiond::service::{
-    Batch, Change, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, Piece, ProfileFacts,
-    SubmitRequest, WaitFor,
+    Batch, Change, ControllerFacts, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, Piece,
+    ProfileFacts, SubmitRequest, WaitFor,
 };
 
 /// Sessions by name, each with its input.
@@ -338,6 +338,10 @@ impl Engine for Fake {
     }
     fn facts(&self) -> Facts {
         self.facts.lock().unwrap().clone()
+    }
+
+    fn controller(&self) -> ControllerFacts {
+        ControllerFacts { name: "embedded".into(), ..ControllerFacts::default() }
     }
 
     fn profiles(&self) -> BTreeMap<String, ProfileFacts> {

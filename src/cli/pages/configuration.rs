@@ -2,13 +2,15 @@
 
 use super::page::Page;
 
-/// The page of the example: comments before a key are what is said of it, `#key = …` is a key as it is by default.
+/// The page of the example: comments before a key are what is said of it, `#key = …` is a key as it is by default; what
+/// stands behind `#   ` is a table that is not there by default, in the same way.
 pub fn page(example: &str) -> String {
     let mut page = Page::new("sessiond.toml", 5, "configuration of airouter-sessiond");
     page.section("DESCRIPTION");
     let (mut text, mut keys) = (String::new(), Vec::<String>::new());
     let mut described = false;
     for line in example.lines().chain([""]) {
+        let line = line.strip_prefix("#   ").unwrap_or(line);
         let prose = line.strip_prefix("# ").or((line == "#").then_some(""));
         // A comment after keys begins what is said of the next ones; so does an empty line.
         if !keys.is_empty() && (prose.is_some() || line.is_empty() || line.starts_with('[')) {

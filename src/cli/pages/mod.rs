@@ -18,9 +18,10 @@ use super::{Cli, Exit, Failure};
 use crate::daemon;
 
 const EXAMPLE: &str = include_str!("../../../config/sessiond.example.toml");
-const INTERFACES: [&str; 2] = [
+const INTERFACES: [&str; 3] = [
     include_str!("../../../interfaces/org.airouter.Sessions1.xml"),
     include_str!("../../../interfaces/org.airouter.Session1.xml"),
+    include_str!("../../../interfaces/org.airouter.Controller1.xml"),
 ];
 
 /// Writes manual pages and shell completions.
@@ -73,6 +74,9 @@ mod tests {
                 assert!(read(completions).contains(command.get_name()), "{completions}");
             }
         }
+        for word in ["reconciliation-required", "lease-lost"] {
+            assert!(read("sessionctl.bash").contains(word), "{word}");
+        }
         assert!(!directory.path().join("sessionctl-pages.1").exists(), "it is hidden");
         assert!(own.contains("Exit statuses") && read("airouter-sessiond.8").contains("AIROUTER_LOG"));
     }
@@ -81,7 +85,9 @@ mod tests {
     fn every_key_of_the_configuration_is_in_its_page() {
         let page = configuration::page(EXAMPLE);
         let keys = EXAMPLE.lines().filter_map(|line| {
-            let key = line.trim_start_matches('#').split_once(" = ")?.0;
+            // `# …` is prose, and `#   …` a table that is not there by default.
+            let line = line.strip_prefix("#   ").unwrap_or(line);
+            let key = line.strip_prefix('#').unwrap_or(line).split_once(" = ")?.0;
             (!key.starts_with(' ')).then_some(key)
         });
         let mut count = 0;
@@ -89,7 +95,8 @@ mod tests {
             assert!(page.contains(&format!("\\fB{key} = ")), "{key} in\n{page}");
             count += 1;
         }
-        assert!(count > 30, "{count}");
+        assert!(count > 36, "{count}");
+        assert!(page.contains(".SH \"[controller]\"") && !page.contains("# What"), "{page}");
         assert!(page.contains(".SH \"[limits]\"") && page.contains("An unknown key is refused"), "{page}");
     }
 

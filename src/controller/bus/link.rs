@@ -7,7 +7,7 @@
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,13 +16,15 @@ use tokio::sync::Mutex;
 use zbus::connection::Builder;
 use zbus::names::{OwnedUniqueName, OwnedWellKnownName};
 use zbus::wire::OwnedObjectPath;
-use zbus::{Connection, DynamicType, Error, Type};
+use zbus::{Connection, DynamicType, Type};
 
 use super::INTERFACE;
 use super::refusal::Failure;
 use crate::client::address::socket_paths;
+use crate::client::reply::error_reply;
 use crate::config::{ControllerConfig, TokenFile};
-use crate::controller::ControllerError;
+use crate::controller::{Contact, ControllerError};
+use crate::model::shown;
 
 const DBUS: &str = "org.freedesktop.DBus";
 const DBUS_PATH: &str = "/org/freedesktop/DBus";
@@ -39,6 +41,8 @@ pub(super) struct Link {
     /// The longest that a call may take with everything that it needs.
     patience: Duration,
     held: Mutex<Held>,
+    /// Why the last call had no answer.
+    problem: StdMutex<Option<String>>,
 }
 
 /// What is known to stand, until it shows that it does not.
@@ -73,6 +77,7 @@ impl Link {
             uid,
             patience: Duration::from_secs(config.call_seconds),
             held: Mutex::default(),
+            problem: StdMutex::default(),
         }
     }
 
@@ -82,14 +87,50 @@ impl Link {
         B: Serialize + DynamicType + Sync,
         R: for<'de> Deserialize<'de> + Type,
     {
-        match tokio::time::timeout(self.patience, self.call_or_again(method, body)).await {
+        let answer = match tokio::time::timeout(self.patience, self.call_or_again(method, body)).await {
             Ok(answer) => answer.map_err(ControllerError::from),
-            Err(_) => Err(ControllerError::Unavailable(format!(
-                "{} on its bus does not answer {method} within {} s",
-                self.name,
-                self.patience.as_secs()
-            ))),
+            Err(_) => Err(self.silent(method)),
+        };
+        let problem = match &answer {
+            Err(error @ ControllerError::Unavailable(_)) => Some(error.to_string()),
+            _ => None,
+        };
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        answer
+    }
+
+    fn silent(&self, method: &str) -> ControllerError {
+        let (name, seconds) = (&self.name, self.patience.as_secs());
+        ControllerError::Unavailable(format!("{name} on its bus does not answer {method} within {seconds} s"))
+    }
+
+    /// What the last call showed.
+    pub(super) fn contact(&self) -> Contact {
+        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Contact { name: self.name.to_string(), problem }
+    }
+
+    /// Whether somebody owns the name. Starts nothing; `false`: nobody does, and the bus can start it.
+    pub(super) async fn is_served(&self) -> Result<bool, ControllerError> {
+        let look = async {
+            let wire = self.connect().await?;
+            if self.current_owner(&wire).await?.is_some() {
+                return Ok(true);
+            }
+            let names: Vec<String> = bus(&wire, "ListActivatableNames", &()).await.map_err(Failure::of)?;
+            match names.iter().any(|name| *name == self.name.as_str()) {
+                true => Ok(false),
+                false => Err(self.nobody()),
+            }
+        };
+        match tokio::time::timeout(self.patience, look).await {
+            Ok(found) => found.map_err(ControllerError::from),
+            Err(_) => Err(self.silent("GetNameOwner")),
         }
+    }
+
+    fn nobody(&self) -> Failure {
+        Failure::Other(format!("nobody owns {} on its bus", self.name))
     }
 
     async fn call_or_again<B, R>(&self, method: &'static str, body: &B) -> Result<R, Failure>
@@ -208,17 +249,14 @@ impl Link {
         }
         let body = (self.name.as_str(), 0u32);
         let started: Result<u32, _> = bus(wire, "StartServiceByName", &body).await;
-        let nobody = || Failure::Other(format!("nobody owns {} on its bus", self.name));
-        match started {
-            Ok(_) => self.current_owner(wire).await?.ok_or_else(nobody),
-            Err(Error::MethodError(name, ..)) if name == "org.freedesktop.DBus.Error.ServiceUnknown" => {
-                Err(nobody())
-            }
-            Err(error @ Error::MethodError(..)) => {
-                Err(Failure::Other(format!("{} cannot be started: {error}", self.name)))
-            }
-            Err(error) => Err(Failure::of(error)),
-        }
+        let Err(error) = started else {
+            return self.current_owner(wire).await?.ok_or_else(|| self.nobody());
+        };
+        Err(match error_reply(&error) {
+            Some((name, _)) if name == "org.freedesktop.DBus.Error.ServiceUnknown" => self.nobody(),
+            Some((_, text)) => Failure::Other(format!("{} cannot be started: {}", self.name, shown(&text))),
+            None => Failure::of(error),
+        })
     }
 
     /// Who owns it now. A bus that does not even answer that, which it does by itself, is taken for broken: a message that
@@ -228,10 +266,10 @@ impl Link {
         let owner = bus(wire, "GetNameOwner", &name);
         match tokio::time::timeout(self.patience / 3, owner).await {
             Ok(Ok(owner)) => Ok(Some(owner)),
-            Ok(Err(Error::MethodError(name, ..))) if name == "org.freedesktop.DBus.Error.NameHasNoOwner" => {
-                Ok(None)
-            }
-            Ok(Err(error)) => Err(Failure::of(error)),
+            Ok(Err(error)) => match error_reply(&error) {
+                Some((name, _)) if name == "org.freedesktop.DBus.Error.NameHasNoOwner" => Ok(None),
+                _ => Err(Failure::of(error)),
+            },
             Err(_) => Err(Failure::Broken("its bus does not answer".into())),
         }
     }

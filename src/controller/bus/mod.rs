@@ -17,10 +17,10 @@ use serde_json::{Map, Value};
 use zbus::OwnedVariant;
 
 use super::embedded::mismatch;
-use super::{Controller, ControllerError, Embedded, Prepared, Renewed};
+use super::{Contact, Controller, ControllerError, Embedded, Prepared, Renewed};
 use crate::client::variant::to_dictionary;
 use crate::config::ControllerConfig;
-use crate::model::{Binding, InvalidSubmission, Outcome, Phase};
+use crate::model::{Binding, InvalidSubmission, Outcome, Phase, RunId};
 use link::Link;
 
 /// The interface that a framework implements.
@@ -39,6 +39,15 @@ pub struct Framework {
     host: String,
     lease_seconds: u64,
     embedded: Embedded,
+}
+
+/// What a look at a framework found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// It answers, and takes the token where one is configured.
+    Answers,
+    /// It does not run; its bus starts it with the first call.
+    Startable,
 }
 
 /// The parts of a binding that a framework needs, all there.
@@ -65,6 +74,25 @@ impl Framework {
             host: host.to_owned(),
             lease_seconds: config.lease_seconds,
             embedded: Embedded::new(application, host),
+        }
+    }
+
+    /// Asks for a run that nobody has, which changes nothing: bus, name, object, interface and token are right if that is
+    /// answered. Starts nothing.
+    ///
+    /// # Errors
+    /// What keeps it from answering; `Unavailable` in all cases.
+    pub async fn probe(&self) -> Result<Probe, ControllerError> {
+        if !self.link.is_served().await? {
+            return Ok(Probe::Startable);
+        }
+        let body = (RunId::random().to_string(),);
+        match self.link.call::<_, HashMap<String, OwnedVariant>>("ReadHost", &body).await {
+            Err(error @ ControllerError::Unavailable(_)) => Err(error),
+            Err(_) => Ok(Probe::Answers),
+            Ok(_) => Err(ControllerError::Unavailable(
+                "it does not do what the interface asks for: ReadHost knows a run that does not exist".into(),
+            )),
         }
     }
 
@@ -111,6 +139,10 @@ fn part<'a>(key: &str, value: &'a Option<String>) -> Result<&'a str, ControllerE
 impl Controller for Framework {
     fn name(&self) -> &'static str {
         "framework"
+    }
+
+    fn contact(&self) -> Contact {
+        self.link.contact()
     }
 
     fn lease_seconds(&self) -> Option<u64> {

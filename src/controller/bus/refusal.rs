@@ -6,6 +6,7 @@
 use zbus::Error;
 
 use super::INTERFACE;
+use crate::client::reply::{error_reply, is_gone};
 use crate::controller::{ControllerError, Refusal};
 use crate::model::shown;
 
@@ -24,26 +25,19 @@ pub(super) enum Failure {
 
 impl Failure {
     pub(super) fn of(error: Error) -> Failure {
-        let Error::MethodError(name, text, _) = &error else { return Failure::Broken(error.to_string()) };
-        let text = shown(text.as_deref().unwrap_or_default());
-        match name.as_str().strip_prefix(INTERFACE).and_then(|rest| rest.strip_prefix(".Error.")) {
+        let Some((name, text)) = error_reply(&error) else { return Failure::Broken(error.to_string()) };
+        let text = shown(&text);
+        match name.strip_prefix(INTERFACE).and_then(|rest| rest.strip_prefix(".Error.")) {
             Some("UnknownRun") => Failure::Refused(Refusal::UnknownRun, text),
             Some("ForeignLease") => Failure::Refused(Refusal::ForeignLease, text),
             Some("LeaseLost") => Failure::Refused(Refusal::LeaseLost, text),
             Some("Terminal") => Failure::Refused(Refusal::Terminal, text),
             Some("NotAuthenticated") => Failure::NotAuthenticated(text),
             Some(_) => Failure::Other(format!("{name}: {text}")),
-            None if is_gone(name.as_str()) => Failure::Broken(format!("{name}: {text}")),
+            None if is_gone(&name) => Failure::Broken(format!("{name}: {text}")),
             None => Failure::Other(format!("{name}: {text}")),
         }
     }
-}
-
-/// What a bus says of a process that left.
-fn is_gone(name: &str) -> bool {
-    ["ServiceUnknown", "NameHasNoOwner", "NoReply", "Disconnected"]
-        .iter()
-        .any(|short| name.strip_prefix("org.freedesktop.DBus.Error.") == Some(short))
 }
 
 impl From<Failure> for ControllerError {
