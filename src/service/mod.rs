@@ -92,6 +92,8 @@ struct Hub {
     live: Mutex<HashMap<RunId, Arc<Live>>>,
     /// Sessions in `active/` that could not be read, and have no driver yet. One that may run has its place in the pool.
     unread: Mutex<BTreeMap<RunId, Option<Ticket>>>,
+    /// Held while one of them is looked at again: who asks meanwhile waits for what is found.
+    looking: tokio::sync::Mutex<()>,
     admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
     changes: broadcast::Sender<Change>,
     stopping: watch::Sender<Stopping>,
@@ -135,6 +137,7 @@ impl Sessions {
             installed: Installed::of_this_process().ok(),
             live: Mutex::default(),
             unread: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             admissions: Mutex::default(),
             changes: broadcast::channel(4096).0,
             stopping: watch::channel(Stopping::No).0,
