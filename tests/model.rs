@@ -1,6 +1,7 @@
 //! Random sequences of everything that can happen to a service, held after each step against a small model of the
-//! promises: started at most once, one end for ever, no acknowledged submission lost, cursors that go on, a journal
-//! whose beginning never changes, and messages that are taken at most once, in order, with receipts that hold.
+//! promises: started at most once, one end for ever, no acknowledged submission lost, cursors that go on, a journal whose
+//! beginning never changes, messages that are taken at most once, in order, with receipts that hold, acknowledgements that
+//! stay, and nothing gone that was not removed.
 //!
 //! The seed is printed with a failure; `MODEL_SEED=<it>` runs the same sequences again. About a minute.
 
@@ -70,6 +71,11 @@ enum Step {
     Cancel(Index),
     Reconcile(Index),
     Finish(Index),
+    /// All that was shown of it.
+    Acknowledge(Index),
+    Remove(Index),
+    /// The daemon is killed while the call is under way.
+    RemoveAndKill(Index),
     KillDaemon,
     KillExecutor(Index),
     KillBoth(Index),
@@ -92,6 +98,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => which().prop_map(Step::Cancel),
         2 => which().prop_map(Step::Reconcile),
         3 => which().prop_map(Step::Finish),
+        2 => which().prop_map(Step::Acknowledge),
+        1 => which().prop_map(Step::Remove),
+        1 => which().prop_map(Step::RemoveAndKill),
         2 => Just(Step::KillDaemon),
         2 => which().prop_map(Step::KillExecutor),
         1 => which().prop_map(Step::KillBoth),
@@ -111,12 +120,24 @@ struct Session {
     seen: Vec<Record>,
     /// Somebody other than its program can have ended it.
     disturbed: bool,
+    /// Up to where its events were acknowledged; nothing is known of it after its journal was damaged.
+    projected: Option<String>,
+    gone: Gone,
     /// The best receipt of each message, in the order in which they were sent; `None`: nobody answered.
     said: Vec<Option<Receipt>>,
     /// Its journal was harmed: it tells less of the messages than it did.
     forgetful: bool,
     /// Its inbox was harmed.
     unheard: bool,
+}
+
+/// Whether a session was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    No,
+    /// The answer was lost.
+    Perhaps,
+    Yes,
 }
 
 struct World {
@@ -163,6 +184,8 @@ impl World {
             end: None,
             seen: Vec::new(),
             disturbed: false,
+            projected: None,
+            gone: Gone::No,
             said: Vec::new(),
             forgetful: false,
             unheard: false,
@@ -174,6 +197,13 @@ impl World {
     /// The position of a session that was submitted.
     fn pick(&self, which: &Index) -> Option<usize> {
         (!self.sessions.is_empty()).then(|| which.index(self.sessions.len()))
+    }
+
+    /// The same of those whose submission was answered and that were not removed.
+    fn pick_known(&mut self, which: &Index) -> Option<usize> {
+        let at = self.pick(which)?;
+        let session = &self.sessions[at];
+        (session.acknowledged && session.gone == Gone::No).then_some(at)
     }
 
     fn file(&self, what: &str, at: usize) -> String {
@@ -206,6 +236,7 @@ impl World {
         let submission = self.sessions[at].submission.clone();
         let answer = client.submit(&submission, None).await.expect("the same session");
         assert_eq!(answer.status.run_id().expect("run_id"), submission.run_id());
+        self.saw(at, &answer.status);
         self.sessions[at].acknowledged = true;
     }
 
@@ -245,7 +276,7 @@ impl World {
                 assert_eq!(error.refusal(), Some("SubmissionChanged"), "{error}");
             }
             Step::Cancel(which) | Step::Reconcile(which) => {
-                let Some(at) = self.pick(which).filter(|&at| self.sessions[at].acknowledged) else { return };
+                let Some(at) = self.pick_known(which) else { return };
                 let client = self.client().await;
                 let run_id = self.sessions[at].submission.run_id();
                 let status = match step {
@@ -279,6 +310,35 @@ impl World {
                 if let Some(at) = self.pick(which) {
                     self.bench.write(&self.file("finish", at), "");
                 }
+            }
+            Step::Acknowledge(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let Some(to) = self.sessions[at].seen.last().map(|last| last.cursor.clone()) else { return };
+                let run_id = self.sessions[at].submission.run_id();
+                let status = self.client().await.acknowledge(run_id, &to).await.expect("what was shown");
+                assert_eq!(status.text("acknowledged"), to, "nothing beyond it was acknowledged");
+                self.sessions[at].projected = Some(to);
+            }
+            Step::Remove(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let run_id = self.sessions[at].submission.run_id();
+                match self.client().await.remove(run_id).await {
+                    Ok(()) => self.sessions[at].gone = Gone::Yes,
+                    Err(error) => assert_eq!(error.refusal(), Some("NotSettled"), "{error}"),
+                }
+            }
+            Step::RemoveAndKill(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let client = self.client().await;
+                let run_id = self.sessions[at].submission.run_id();
+                let removing = tokio::spawn(async move { client.remove(run_id).await });
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                self.kill_daemon();
+                self.sessions[at].gone = match removing.await.expect("no panic") {
+                    Ok(()) => Gone::Yes,
+                    Err(error) if error.refusal().is_some() => Gone::No,
+                    Err(_) => Gone::Perhaps,
+                };
             }
             Step::KillExecutor(which) | Step::KillBoth(which) => {
                 if matches!(step, Step::KillBoth(_)) {
@@ -370,6 +430,7 @@ impl World {
         );
         // From here on the damaged journal is what must not change.
         self.sessions[at].seen.clear();
+        self.sessions[at].projected = None;
         self.sessions[at].disturbed = true;
         self.sessions[at].forgetful = true;
     }
@@ -400,7 +461,19 @@ impl World {
         for at in 0..self.sessions.len() {
             if self.sessions[at].acknowledged {
                 let run_id = self.sessions[at].submission.run_id();
-                let status = client.status(run_id).await.expect("no acknowledged submission is lost");
+                let status = match client.status(run_id).await {
+                    Err(error) if error.refusal() == Some("Removed") => {
+                        assert_ne!(self.sessions[at].gone, Gone::No, "nothing goes by itself");
+                        self.sessions[at].gone = Gone::Yes;
+                        continue;
+                    }
+                    status => status.expect("no acknowledged submission is lost"),
+                };
+                assert_ne!(self.sessions[at].gone, Gone::Yes, "what is gone stays gone");
+                self.sessions[at].gone = Gone::No;
+                if let Some(projected) = &self.sessions[at].projected {
+                    assert_eq!(status.text("acknowledged"), projected, "no acknowledgement is lost");
+                }
                 self.saw(at, &status);
                 self.read_on(&client, at, run_id).await;
                 for n in 0..self.sessions[at].said.len() {
@@ -428,12 +501,17 @@ impl World {
     /// Lets everything end, and looks at the ends.
     async fn end(&mut self) {
         let client = self.client().await;
+        // What became of removals whose answers were lost.
+        self.check().await;
         for at in 0..self.sessions.len() {
             self.bench.write(&self.file("finish", at), "");
             self.submit(at).await;
         }
         for at in 0..self.sessions.len() {
             let run_id = self.sessions[at].submission.run_id();
+            if self.sessions[at].gone == Gone::Yes {
+                continue;
+            }
             let mut status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
             if status.is_uncertain() {
                 assert!(self.sessions[at].disturbed, "uncertain without a cause: {:?}", status.json());
@@ -445,6 +523,10 @@ impl World {
         self.check().await;
         for (at, session) in self.sessions.iter().enumerate() {
             let end = session.end.as_deref().expect("has an end");
+            if session.gone == Gone::Yes {
+                assert!(self.starts(at) <= 1, "a removed session never runs again");
+                continue;
+            }
             let last = session.seen.last().map(|record| record.kind.as_str());
             assert_eq!(last, Some("ended"), "{end}: the journal says so last");
             match session.disturbed {

@@ -74,6 +74,7 @@ pub fn status_lines(status: &SessionStatus, style: Style) -> String {
         ("containment", some(status.text("containment"))),
         ("conversation", some(status.text("conversation"))),
         ("head", some(status.text("head"))),
+        ("acknowledged", acknowledged(status)),
     ] {
         lines.extend(value.map(|value| line(label, &value)));
     }
@@ -142,6 +143,11 @@ fn line(label: &str, value: &str) -> String {
     format!("{label:<13} {value}")
 }
 
+fn acknowledged(status: &SessionStatus) -> Option<String> {
+    let to = some(status.text("acknowledged"))?;
+    Some(if to == status.text("head") { "all events".to_owned() } else { format!("up to {to}") })
+}
+
 fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -189,7 +195,7 @@ fn tokens(progress: &Map<String, Value>) -> Option<String> {
     Some(format!("tokens {} in{cached}, {} out", count(input), count(output)))
 }
 
-fn plural(number: u64, word: &str) -> String {
+pub fn plural(number: u64, word: &str) -> String {
     format!("{} {word}{}", count(number), if number == 1 { "" } else { "s" })
 }
 

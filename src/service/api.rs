@@ -130,6 +130,29 @@ pub struct Batch {
     pub last: bool,
 }
 
+/// The next piece of a subscription to all sessions.
+#[derive(Debug)]
+pub enum Piece {
+    /// Events of one session.
+    Batch {
+        /// The session.
+        run_id: RunId,
+        /// The events.
+        batch: Batch,
+    },
+    /// One session cannot be read further. The others go on.
+    Broken {
+        /// The session.
+        run_id: RunId,
+        /// The cursor after the last event that was given.
+        resume: String,
+        /// Why.
+        error: Error,
+    },
+    /// More sessions came at once than could be kept in mind: some may be missing from here on.
+    Missed,
+}
+
 /// Facts about the service that do not change often: the D-Bus properties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
@@ -257,6 +280,20 @@ pub enum Error {
     /// It never started a program, or has none any more.
     #[error("session {0} has no running program")]
     NotRunning(RunId),
+    /// It has not ended, or is not put away yet.
+    #[error(
+        "session {0} has not ended, or is not put away yet; cancel it and wait for its end, or reconcile it, and \
+         remove it then"
+    )]
+    NotSettled(RunId),
+    /// Its folder holds something that must not be removed unseen.
+    #[error("session {run_id} {why}, and remove the session then")]
+    Kept {
+        /// The session.
+        run_id: RunId,
+        /// What it holds, as a sentence without its subject.
+        why: String,
+    },
     /// It was removed; a tombstone says so.
     #[error("session {0} was removed from the spool")]
     Removed(RunId),
@@ -277,6 +314,9 @@ pub enum Error {
     /// The disk failed under the spool.
     #[error("the spool's disk failed: {0}; what was asked for is not done")]
     StorageFailed(String),
+    /// The controller does not let the session run under its binding. The text begins with the key.
+    #[error("{0}")]
+    BindingMismatch(String),
     /// The controller cannot be asked.
     #[error("the controller cannot be asked: {0}")]
     ControllerUnavailable(String),

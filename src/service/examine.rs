@@ -188,6 +188,17 @@ fn controller_evidence(dir: &SessionDir, name: &str) -> Evidence {
     fact("controller", finding, json!({ "name": name, "delivered": delivered, "phase": phase }))
 }
 
+/// Adds what a source says itself to what is known of it here.
+pub(super) fn add(evidence: &mut Vec<Evidence>, word: Evidence) {
+    let Some(known) = evidence.iter_mut().find(|fact| fact.source == word.source) else {
+        return evidence.push(word);
+    };
+    known.finding = format!("{}; {}", known.finding, word.finding);
+    if let (Some(known), serde_json::Value::Object(said)) = (known.value.as_object_mut(), word.value) {
+        known.extend(said);
+    }
+}
+
 fn outcome_evidence(dir: &SessionDir) -> Evidence {
     match dir.outcome() {
         Ok(Some(outcome)) => fact(

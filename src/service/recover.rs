@@ -11,6 +11,7 @@ use super::examine::{self, Finding};
 use super::live::Head;
 use super::{Change, Error, Hub, Stopping};
 use crate::model::{RunId, State};
+use crate::spool::journal::Cursor;
 use crate::spool::{ActiveEntry, Ownership, Place, Record, SessionDir};
 
 /// Between two looks at a session that could not be read for a reason that may pass: from the first to the longest.
@@ -22,6 +23,7 @@ struct Found {
     record: Record,
     head: Head,
     finding: Finding,
+    acknowledged: Option<Cursor>,
 }
 
 /// Looks at every session in `active/` and gives each a driver. A session that cannot be read is set aside; the
@@ -68,6 +70,7 @@ pub(super) async fn recover(hub: &Arc<Hub>) -> Result<(), Error> {
 /// Gives a session its driver.
 fn begin(hub: &Arc<Hub>, mut session: Found) {
     let run_id = session.record.run_id;
+    tracing::info!(%run_id, "{}", session.finding.said());
     let start = match session.finding {
         Finding::Owned => Start::Adopt(hub.slots.adopt(run_id)),
         Finding::Ended(outcome) => Start::Settle(outcome),
@@ -84,7 +87,22 @@ fn begin(hub: &Arc<Hub>, mut session: Found) {
             Start::Died
         }
     };
-    driver::spawn(hub, session.dir, session.record, session.head, start);
+    let live = driver::spawn(hub, session.dir, session.record, session.head, start);
+    if let Some(acknowledged) = session.acknowledged {
+        live.set_acknowledged(acknowledged);
+    }
+}
+
+impl Finding {
+    /// What becomes of a session that an earlier daemon left, for the log.
+    fn said(&self) -> &'static str {
+        match self {
+            Finding::Owned => "adopted: its executor runs",
+            Finding::Ended(_) => "it ended while no service ran, and is put away",
+            Finding::NeverStarted(_) => "it was never started, and is queued again",
+            Finding::Died(_) => "its executor died: what its program did is uncertain",
+        }
+    }
 }
 
 /// A disk that did not answer, or a lack of descriptors, says nothing of the session.
@@ -182,7 +200,7 @@ fn look(dir: &SessionDir) -> Result<Found, Error> {
     };
     let head =
         Head { epoch: epoch.filter(|_| written.is_some()), offset: written.unwrap_or(0), closed: false };
-    Ok(Found { dir: dir.clone(), record, head, finding })
+    Ok(Found { dir: dir.clone(), record, head, finding, acknowledged: dir.acknowledged()? })
 }
 
 /// Nobody knows of it that its lock is free.

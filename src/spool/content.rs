@@ -10,9 +10,9 @@ use super::{Result, SessionDir, SpoolError};
 use crate::model::{Attachment, Submission};
 
 /// The folder of the attachments in a session's.
-const ATTACHMENTS: &str = "attachments";
+pub(super) const ATTACHMENTS: &str = "attachments";
 /// The schema of the answer.
-const OUTPUT_SCHEMA: &str = "output-schema.json";
+pub(super) const OUTPUT_SCHEMA: &str = "output-schema.json";
 /// The largest schema that is read, in bytes: more than any configuration admits.
 const SCHEMA_MAX: u64 = 16 << 20;
 

@@ -181,6 +181,11 @@ impl Bench {
         daemon.wait().expect("ends");
     }
 
+    /// Whether the daemon has died by itself.
+    pub fn is_dead(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(|daemon| daemon.try_wait().expect("waits").is_some())
+    }
+
     /// Waits for a daemon that dies by itself.
     pub fn reap(&mut self) {
         let status = self.daemon.take().expect("a daemon runs").wait().expect("ends");

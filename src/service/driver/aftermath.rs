@@ -117,7 +117,7 @@ impl Driver {
                 command = self.mailbox.recv() => match command {
                     Some(Command::Cancel(reply)) => {
                         self.asked = Some((reply, self.evidence().await?));
-                        self.note(|record| record.cancel_requested = Some(now_us())).await;
+                        self.wish_to_cancel().await;
                         return self.resolve().await;
                     }
                     Some(Command::Reconcile(reply)) => {
