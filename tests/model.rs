@@ -289,13 +289,13 @@ impl World {
                 self.saw(at, &status.expect("answers"));
             }
             Step::Say(which) => {
-                let Some(at) = self.pick(which).filter(|&at| self.sessions[at].acknowledged) else { return };
+                let Some(at) = self.pick_known(which) else { return };
                 let client = self.client().await;
                 self.sessions[at].said.push(None);
                 self.say(&client, at, self.sessions[at].said.len() - 1).await;
             }
             Step::SayAndKill(which) => {
-                let Some(at) = self.pick(which).filter(|&at| self.sessions[at].acknowledged) else { return };
+                let Some(at) = self.pick_known(which) else { return };
                 let client = self.client().await;
                 let run_id = self.sessions[at].submission.run_id();
                 let n = self.sessions[at].said.len();

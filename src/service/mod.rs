@@ -119,6 +119,8 @@ struct Hub {
     retention_due: Arc<Notify>,
     /// Sessions in `active/` that could not be read, and have no driver yet. One that may run has its place in the pool.
     unread: Mutex<BTreeMap<RunId, Option<Ticket>>>,
+    /// Held while one of them is looked at again: who asks meanwhile waits for what is found.
+    looking: tokio::sync::Mutex<()>,
     changes: broadcast::Sender<Change>,
     stopping: watch::Sender<Stopping>,
     /// Every driver holds a clone of the sender; none is left when the receiver ends.
@@ -165,6 +167,7 @@ impl Sessions {
             clock: Mutex::new(Clock::new(now_us(), boot_us())),
             retention_due: Arc::default(),
             unread: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             changes: broadcast::channel(4096).0,
             stopping: watch::channel(Stopping::No).0,
             alive: Mutex::new(Some(alive)),

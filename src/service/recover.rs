@@ -134,11 +134,16 @@ async fn look_again(hub: Weak<Hub>) {
 /// # Errors
 /// It still cannot be read.
 pub(super) async fn take_up(hub: &Arc<Hub>, run_id: RunId) -> Result<(), Error> {
-    // Whoever takes it out looks at it, and nobody else.
-    let Some(place) = hub.unread().remove(&run_id) else { return Ok(()) };
+    if !hub.unread().contains_key(&run_id) {
+        return Ok(());
+    }
     let hub = hub.clone();
-    // A caller who leaves must not leave it unlooked at.
+    // A caller who leaves must not leave it half looked at.
     let looking = tokio::spawn(async move {
+        let _alone = hub.looking.lock().await;
+        if !hub.unread().contains_key(&run_id) {
+            return Ok(());
+        }
         let spool = hub.clone();
         let looked = blocking(move || match spool.spool.locate(run_id)? {
             Place::Active(dir) => look(&dir).map(Some),
@@ -149,19 +154,22 @@ pub(super) async fn take_up(hub: &Arc<Hub>, run_id: RunId) -> Result<(), Error> 
                 tracing::info!(%run_id, "the session can be read again");
                 begin(&hub, session);
                 // It has a place of its own by now, if it needs one.
-                drop(place);
+                hub.unread().remove(&run_id);
                 let _ = hub.changes.send(Change::Added(run_id));
                 Ok(())
             }
-            Ok(None) => Ok(()),
+            Ok(None) => {
+                hub.unread().remove(&run_id);
+                Ok(())
+            }
             Err(error) => {
                 tracing::warn!(%run_id, %error, "the session still cannot be read");
                 let done = !may_pass(&error) && {
                     let (hub, why) = (hub.clone(), error.to_string());
                     blocking(move || Ok(set_aside(&hub, run_id, &why))).await.unwrap_or(false)
                 };
-                if !done {
-                    hub.unread().insert(run_id, place);
+                if done {
+                    hub.unread().remove(&run_id);
                 }
                 Err(error)
             }

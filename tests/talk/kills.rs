@@ -117,6 +117,7 @@ async fn finished(talk: &Talk, run_id: RunId, known: &mut Known) -> SessionStatu
 }
 
 /// Starts another daemon if this one died of the point.
+#[cfg(feature = "crash-points")]
 fn revive(talk: &mut Talk) {
     if talk.bench.died() {
         talk.bench.reap();
