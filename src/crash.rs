@@ -5,8 +5,9 @@
 //! exist yet, and creates it first, so that it happens once however often the service is started again.
 
 /// Every point, in the order in which a session passes them. `daemon.` and `executor.` say whose death it is.
-pub const ALL: [&str; 20] = [
+pub const ALL: [&str; 21] = [
     "daemon.admitted",
+    "daemon.permitted",
     "daemon.locked",
     "daemon.claimed",
     "daemon.driving",

@@ -6,23 +6,26 @@
 //! | a second one | leaves the sessions to their executors and exits |
 //! | `SIGHUP` | the configuration is read again: profiles, limits and environment |
 
+mod logging;
+mod manager;
+mod narration;
+
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
-use crate::bus::{self, Admission, Face, Standing};
-use crate::config::{BusMode, Config, OnStop};
+use crate::bus::{self, Admission, Face, Standing, Waiting};
+use crate::config::{BusMode, Config, ControllerBus, OnStop};
 use crate::containment::Placer;
-use crate::controller::Embedded;
+use crate::controller::{Controller, Embedded, Framework};
 use crate::program;
 use crate::service::{ExecutorProgram, Sessions, Stopping};
 use crate::spool::{Spool, SpoolError};
@@ -47,8 +50,15 @@ struct Options {
     ready_fd: Option<i32>,
 }
 
+/// What a bus sets that starts the program itself.
+const STARTER: &str = "DBUS_STARTER_ADDRESS";
 /// Threads for the disk. More only wait for each other, and each keeps memory of its own.
 const DISK_THREADS: usize = 16;
+
+/// The daemon's command line, for its manual page.
+pub fn command() -> clap::Command {
+    Options::command()
+}
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -62,7 +72,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    start_logging();
+    logging::start();
     if let Err(error) = program::keep_descriptors_from_children() {
         warn!("inherited descriptors may reach the sessions: {error}");
     }
@@ -73,6 +83,9 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             error!("{failure}");
+            if !options.check {
+                tell_waiting(&failure.to_string());
+            }
             if let Some(ready) = &mut ready {
                 let _ = writeln!(ready, "error: {}", failure.to_string().replace('\n', " "));
             }
@@ -102,17 +115,6 @@ fn borrowed(number: i32) -> std::os::fd::BorrowedFd<'static> {
 fn allow_many_descriptors() -> nix::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-}
-
-fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("AIROUTER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
 }
 
 fn serve(options: &Options, ready: &mut Option<File>) -> Result<(), Failure> {
@@ -153,6 +155,9 @@ fn check(config: &Config) -> Result<(), Failure> {
         config.spool.display(),
         config.socket.display()
     );
+    if let Some(framework) = &config.controller {
+        said.push_str(&format!("controller     {} for {}\n", framework.name, config.application));
+    }
     for (name, profile) in &config.profiles {
         // One that cannot be started keeps no other session from running, and so not the service from starting.
         let found = profile.problem().unwrap_or_else(|| profile.program.display().to_string());
@@ -179,7 +184,9 @@ async fn run(
     }
     placer.prepare();
     let containment = placer.backend().name();
-    let sessions = Sessions::start(spool, config.clone(), Box::new(Embedded), executor, placer).await?;
+    let sessions =
+        Sessions::start(spool, config.clone(), controller(&config, admission.uid), executor, placer).await?;
+    tokio::spawn(narration::keep(sessions.changes()));
     let face = Face::new(Arc::new(sessions.clone()), admission);
     let socket = face.serve_private(&config.socket)?;
     let user_bus = match config.bus {
@@ -203,7 +210,14 @@ async fn run(
         let _ = writeln!(ready, "ready");
     }
     *ready = None;
-    notify(&[NotifyState::Ready]);
+    manager::ready();
+    let note = manager::logout_note();
+    if !note.is_empty() {
+        warn!("{note}; `loginctl enable-linger` lets them live on");
+    }
+    // They end with the runtime.
+    tokio::spawn(manager::keep_status(sessions.clone(), note));
+    tokio::spawn(manager::keep_watchdog(config.socket.clone()));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -214,7 +228,7 @@ async fn run(
             }
         }
     }
-    notify(&[NotifyState::Stopping]);
+    manager::stopping();
     let how = stopping(&config);
     info!(sessions = sessions.live().len(), detach = how == Stopping::Detach, "stopping");
     face.refresh();
@@ -231,21 +245,36 @@ async fn run(
     Ok(())
 }
 
+/// Who owns runs and leases. A framework that is away keeps no daemon from starting.
+fn controller(config: &Config, uid: u32) -> Box<dyn Controller> {
+    match framework(config, uid) {
+        None => Box::new(Embedded::new(&config.application, &config.host)),
+        Some(framework) => Box::new(framework),
+    }
+}
+
+/// The framework that the configuration names, as the account `uid` reaches it. Nothing is connected yet.
+pub(crate) fn framework(config: &Config, uid: u32) -> Option<Framework> {
+    let framework = config.controller.as_ref()?;
+    let address = match &framework.bus {
+        ControllerBus::Session => bus::user_bus_address(uid),
+        ControllerBus::Address(address) => address.clone(),
+    };
+    Some(Framework::new(framework, address, &config.application, &config.host, uid))
+}
+
 /// Under a service manager that starts us again, sessions go on; elsewhere nobody would come back for them.
 fn stopping(config: &Config) -> Stopping {
-    let managed = std::env::var_os("NOTIFY_SOCKET").is_some() || std::env::var_os("INVOCATION_ID").is_some();
     match config.on_stop {
         Some(OnStop::Detach) => Stopping::Detach,
         Some(OnStop::Cancel) => Stopping::Cancel,
-        None if managed => Stopping::Detach,
+        None if manager::is_there() => Stopping::Detach,
         None => Stopping::Cancel,
     }
 }
 
 fn reload(options: &Options, sessions: &Sessions) {
-    let mut states = vec![NotifyState::Reloading];
-    states.extend(NotifyState::monotonic_usec_now().ok());
-    notify(&states);
+    manager::reloading();
     match Config::load(options.config.as_deref()) {
         Ok(config) => {
             sessions.reload(config);
@@ -253,11 +282,25 @@ fn reload(options: &Options, sessions: &Sessions) {
         }
         Err(error) => warn!("the configuration was not read again, the old one stays: {error}"),
     }
-    notify(&[NotifyState::Ready]);
+    manager::ready();
 }
 
-fn notify(states: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(states) {
-        warn!("the service manager cannot be told: {error}");
+/// Says why it does not start to the service manager, and to those whose calls activated it.
+fn tell_waiting(why: &str) {
+    if !manager::is_there() && std::env::var_os(STARTER).is_none() {
+        return;
     }
+    manager::failed(why);
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    // Root that may not run the service may know why.
+    let admission = Admission { uid: nix::unistd::geteuid().as_raw(), allow_root: false };
+    runtime.block_on(async {
+        let Some(waiting) = Waiting::take(admission, &bus::user_bus_address(admission.uid)).await else {
+            return;
+        };
+        if waiting.any() {
+            manager::give_up_start().await;
+        }
+        waiting.refuse(why).await;
+    });
 }

@@ -11,6 +11,7 @@ use airouter_sessiond::model::RunId;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::cgroup::Scratch;
+use support::stuck::Stuck;
 use support::{Bench, PATIENCE, lives, tree, until, virtual_machine};
 
 const GRACE: &str = "[limits]\ngrace_ms = 300\n";
@@ -272,6 +273,106 @@ async fn a_session_that_takes_all_its_memory_is_out_of_memory_and_the_others_liv
     bench.write("go", "");
     let status = client.wait(other.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
     assert_eq!(status.end(), Some("completed"));
+}
+
+/// What not even SIGKILL ends is named, by pid and command, and is not waited for for ever.
+#[tokio::test]
+async fn what_cannot_be_stopped_is_named_in_status_and_outcome() {
+    let mut bench = Bench::prepared(GRACE);
+    let Some(stuck) = Stuck::mount(&bench.path().join("stuck")) else { return };
+    bench.start();
+    let client = bench.client().await;
+    let look = format!("cat {}/file", stuck.at.display());
+    let child = bench.script(&format!("{look} & echo $! >child; wait; sleep 600"));
+    let main = bench.script(&format!("echo $$ >main; exec {look}"));
+    let orphaned = bench.script(&format!("{look} & echo $! >orphaned; wait; sleep 600"));
+    let all = [(&child, "child"), (&main, "main"), (&orphaned, "orphaned")];
+    for (submission, name) in all {
+        client.submit(submission, None).await.expect("submits");
+        until("it is stuck", || {
+            let pid = bench.read(name);
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+            pid.ends_with('\n') && stat.contains("(cat) ") && !stat.contains(") R ")
+        });
+    }
+    // Until its request was taken it could still be killed.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    kill(tree::executor(orphaned.run_id()), Signal::SIGKILL).expect("signals");
+    for submission in [&child, &main] {
+        client.cancel(submission.run_id()).await.expect("cancels");
+    }
+    for (submission, name) in all {
+        let run_id = submission.run_id();
+        let mut status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("ends");
+        let pid: u64 = bench.read(name).trim().parse().expect("a pid");
+        if name == "orphaned" {
+            assert!(status.is_uncertain(), "{:?}", status.json());
+            assert!(status.text("error").contains(&format!("{pid} (cat")), "{}", status.text("error"));
+            status = client.reconcile(run_id).await.expect("reconciles");
+        }
+        let end = if name == "orphaned" { "interrupted" } else { "cancelled" };
+        assert_eq!(status.end(), Some(end), "{:?}", status.json());
+        assert!(lives(&pid.to_string()), "nothing can end it");
+        let folder = bench.spool().join("ended").join(run_id.shard()).join(run_id.to_string());
+        let outcome = fs::read(folder.join("outcome.json")).expect("an outcome");
+        let outcome: serde_json::Value = serde_json::from_slice(&outcome).expect("JSON");
+        for leftovers in [&status.json()["leftovers"], &outcome["leftovers"]] {
+            let [left] = &leftovers.as_array().expect("they are named")[..] else { panic!("{leftovers}") };
+            assert_eq!(left["pid"], pid, "{left}");
+            assert!(left["command"].as_str().is_some_and(|command| command.starts_with("cat")), "{left}");
+        }
+    }
+    drop(stuck);
+    for (_, name) in all {
+        until("it is gone", || !lives(&bench.read(name)));
+    }
+}
+
+/// Of the profile, and of the submission before that. Nothing here enforces them, and that is told of each.
+#[tokio::test]
+async fn limits_of_profile_and_submission_are_both_asked_for() {
+    let mut bench = Bench::prepared("");
+    let profile = "[profiles.limited]\nprogram = \"/bin/sh\"\ndialect = \"jsonl\"\narguments = [\"-c\"]\n\
+                   [profiles.limited.limits]\nmemory_max = 67108864\ncpu_weight = 50\njournal_max = 131072\n";
+    bench.configure("containment = \"process-group\"\n", profile);
+    bench.start();
+    let mut submission = bench.script("true");
+    submission.profile = "limited".into();
+    submission.limits.tasks_max = Some(64);
+    submission.limits.cpu_weight = Some(70);
+    let (run_id, status) = bench.run_submission(&submission, None).await;
+    assert_eq!(status.end(), Some("completed"), "{:?}", status.json());
+    let events = bench.events(run_id).await;
+    let named = events.iter().find_map(|event| event.details.get("limits")).expect("told");
+    assert_eq!(*named, serde_json::json!(["memory-max", "tasks-max", "cpu-weight"]));
+    let folder = bench.spool().join("ended").join(run_id.shard()).join(run_id.to_string());
+    let claim = airouter_sessiond::spool::SessionDir::open(&folder).and_then(|dir| dir.claim());
+    let resources = claim.expect("reads").expect("claimed").plan.resources;
+    assert_eq!((resources.memory_max, resources.tasks_max), (Some(64 << 20), Some(64)));
+    assert_eq!((resources.cpu_weight, resources.journal_max), (Some(70), Some(128 << 10)));
+}
+
+/// The kernel has the weight that was asked for.
+#[tokio::test]
+async fn a_session_has_its_share_of_the_processor() {
+    let Some(scratch) = Scratch::new("weight") else { return };
+    if !scratch.has("cpu") {
+        return virtual_machine::run("a_session_has_its_share_of_the_processor");
+    }
+    let bench = with_cgroup(&scratch, GRACE);
+    let mut submission = bench.script("cat /proc/self/cgroup >where; until [ -e go ]; do sleep 0.02; done");
+    submission.limits.cpu_weight = Some(17);
+    let client = bench.client().await;
+    client.submit(&submission, None).await.expect("submits");
+    until("it runs", || bench.read("where").ends_with('\n'));
+    let payload = session_cgroup(&scratch, submission.run_id()).join("payload");
+    assert_eq!(fs::read_to_string(payload.join("cpu.weight")).expect("a weight").trim(), "17");
+    bench.write("go", "");
+    let status = client.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"));
+    let unenforced =
+        bench.events(submission.run_id()).await.into_iter().find(|e| e.details.contains_key("limits"));
+    assert_eq!(unenforced.map(|event| event.details), None);
 }
 
 /// The same for tasks: a fork bomb stays in its session.

@@ -120,9 +120,23 @@ async fn a_killed_executor_is_uncertain_until_somebody_reconciles() {
         let evidence = settled.json().get("evidence").and_then(|e| e.as_array()).expect("evidence").clone();
         let sources: BTreeSet<&str> =
             evidence.iter().filter_map(|fact| fact.get("source")?.as_str()).collect();
-        let wanted = ["boot", "claim", "journal", "lock", "outcome", "processes"];
+        let wanted = ["boot", "claim", "controller", "journal", "lock", "outcome", "processes"];
         assert_eq!(sources, BTreeSet::from(wanted), "{evidence:?}");
+        assert!(evidence.iter().all(|fact| fact["finding"].as_str().is_some_and(|text| !text.is_empty())));
         let events = bench.events(run_id).await;
+        let of =
+            |source: &str| &evidence.iter().find(|fact| fact["source"] == source).expect("there")["value"];
+        // The journal's end as it was before the settling.
+        let [.., before, _] = &events[..] else { panic!("{events:?}") };
+        let last = &of("journal")["last"];
+        assert_eq!(
+            (&last["seq"], &last["kind"]),
+            (&before.seq.into(), &before.kind.as_str().into()),
+            "{last}"
+        );
+        assert_eq!((&last["cursor"], &of("journal")["torn"]), (&before.cursor.as_str().into(), &0.into()));
+        let controller = of("controller");
+        assert_eq!((&controller["name"], &controller["delivered"]), (&"embedded".into(), &false.into()));
         assert!(events.iter().any(|e| e.details.get("text").is_some_and(|text| text == "half")));
         assert_eq!(events.last().map(|e| e.kind.as_str()), Some("ended"));
         assert_eq!(bench.read("main").lines().count(), 1, "nothing was started again");
@@ -208,4 +222,172 @@ async fn a_lease_that_nobody_renews_ends_the_session_without_a_daemon() {
     let status =
         bench.client().await.wait(renewed.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
     assert_eq!(status.end(), Some("lease-lost"), "{:?}", status.json());
+}
+
+/// Slow is not dead, also of an executor.
+#[tokio::test]
+async fn a_stopped_executor_is_not_dead_and_goes_on_where_it_was() {
+    let mut bench = Bench::with("on_stop = \"detach\"\n[limits]\ngrace_ms = 300\n");
+    let client = bench.client().await;
+    let goes_on = bench.script("echo $$ >goes-on; until [ -e go ]; do sleep 0.02; done; echo '{\"n\":1}'");
+    let cancelled = bench.script("echo $$ >cancelled; sleep 600");
+    let mut late = bench.script("echo $$ >late; sleep 600");
+    late.deadline_seconds = Some(4);
+    let all = [(&goes_on, "goes-on"), (&cancelled, "cancelled"), (&late, "late")];
+    let mut executors = Vec::new();
+    for (submission, name) in all {
+        client.submit(submission, None).await.expect("submits");
+        until("it runs", || bench.read(name).ends_with('\n'));
+        executors.push(nix::unistd::Pid::from_raw(executor_of(&bench.read(name))));
+    }
+    for executor in &executors {
+        nix::sys::signal::kill(*executor, Signal::SIGSTOP).expect("signals");
+    }
+    bench.write("go", "");
+    for restart in [false, true] {
+        if restart {
+            bench.kill();
+            bench.start();
+        }
+        let client = bench.client().await;
+        client.cancel(cancelled.run_id()).await.expect("the wish is stored");
+        for (submission, _) in all {
+            let waited = std::time::Duration::from_millis(1500);
+            let status = client.wait(submission.run_id(), WaitFor::Finished, waited).await.expect("waits");
+            assert_eq!((status.end(), status.state()), (None, "driving"), "{restart}: {:?}", status.json());
+            let evidence = client.reconcile(submission.run_id()).await.expect("explains");
+            assert_eq!(evidence.end(), None, "{:?}", evidence.json());
+        }
+    }
+    for executor in &executors {
+        nix::sys::signal::kill(*executor, Signal::SIGCONT).expect("signals");
+    }
+    let client = bench.client().await;
+    for ((submission, name), end) in all.into_iter().zip(["completed", "cancelled", "deadline"]) {
+        let status = client.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+        assert_eq!(status.end(), Some(end), "{:?}", status.json());
+        assert_eq!(bench.read(name).lines().count(), 1, "started once");
+        assert!(!lives(&bench.read(name)));
+    }
+}
+
+/// Neither a daemon, nor an executor, nor what it left running: whoever holds the lock decides.
+#[tokio::test]
+async fn a_lock_that_a_stranger_holds_is_waited_for() {
+    let mut bench = Bench::new();
+    let submission = bench.script("echo $$ >main; sleep 600");
+    let run_id = submission.run_id();
+    bench.client().await.submit(&submission, None).await.expect("submits");
+    until("it runs", || bench.read("main").ends_with('\n'));
+    bench.kill();
+    let executor = nix::unistd::Pid::from_raw(executor_of(&bench.read("main")));
+    nix::sys::signal::kill(executor, Signal::SIGKILL).expect("kills");
+    let folder = bench.spool().join("active").join(run_id.to_string());
+    let session = airouter_sessiond::spool::SessionDir::open(&folder).expect("opens");
+    let mut held = None;
+    until("its lock is free", || match session.lock_owner() {
+        Ok(airouter_sessiond::spool::Ownership::Taken(lock)) => held.replace(lock).is_none(),
+        _ => false,
+    });
+    bench.start();
+    let client = bench.client().await;
+    let status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
+    assert_eq!((status.state(), status.end()), ("reconciliation-required", None), "{:?}", status.json());
+    assert!(status.text("error").contains("held by a process that does not answer"), "{:?}", status.json());
+    assert!(lives(&bench.read("main")), "nothing is stopped that somebody may own");
+    let status = client.reconcile(run_id).await.expect("explains");
+    assert_eq!((status.state(), status.end()), ("reconciliation-required", None), "{:?}", status.json());
+    drop(held);
+    until("its tree is stopped when the lock is free", || !lives(&bench.read("main")));
+    let status = client.reconcile(run_id).await.expect("reconciles");
+    assert_eq!(status.end(), Some("interrupted"), "{:?}", status.json());
+    assert_eq!(bench.read("main").lines().count(), 1);
+}
+
+/// A session that runs; daemon and executor are killed. Its program lives.
+async fn both_killed(bench: &mut Bench) -> (airouter_sessiond::model::RunId, i32) {
+    let submission = bench.script("echo $$ >main; exec sleep 600");
+    bench.client().await.submit(&submission, None).await.expect("submits");
+    until("it runs", || bench.read("main").ends_with('\n'));
+    bench.kill();
+    let executor = executor_of(&bench.read("main"));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(executor), Signal::SIGKILL).expect("kills");
+    until("it is gone", || !std::path::Path::new(&format!("/proc/{executor}")).exists());
+    (submission.run_id(), executor)
+}
+
+/// The machine was started again: whatever has the numbers, and even the marks, of its processes is not theirs.
+#[tokio::test]
+async fn after_another_boot_no_process_is_the_sessions() {
+    let mut bench = Bench::prepared("containment = \"process-group\"\n");
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can show a daemon another boot");
+        return;
+    }
+    bench.start();
+    let (run_id, _) = both_killed(&mut bench).await;
+    let other = bench.write("boot_id", "5c4ab3a0-3b4c-4b6f-9f1f-0d1a2b3c4d5e\n");
+    let programs = bench.path().join("programs");
+    std::fs::create_dir(&programs).expect("a folder");
+    let script = format!(
+        "#!/bin/sh\nexec /usr/bin/unshare -m /bin/sh -c '/bin/mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"' {} \"$@\"\n",
+        other.display(),
+        support::program("airouter-sessiond").display()
+    );
+    bench.write("programs/airouter-sessiond", &script);
+    bench.programs(&programs);
+    bench.start();
+    let client = bench.client().await;
+    let status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
+    assert!(status.is_uncertain(), "{:?}", status.json());
+    let status = client.reconcile(run_id).await.expect("reconciles");
+    assert_eq!((status.end(), status.json().get("leftovers")), (Some("interrupted"), None));
+    let evidence = status.json()["evidence"].as_array().expect("evidence");
+    let boot = evidence.iter().find(|fact| fact["source"] == "boot").expect("there");
+    assert_eq!(boot["value"]["same"], false, "{boot}");
+    let main = bench.read("main");
+    assert!(lives(&main), "it is none of this boot's sessions, whatever it carries");
+    assert_eq!(main.lines().count(), 1, "nothing was started again");
+    let (_, status) = bench.run("true").await;
+    assert_eq!(status.end(), Some("completed"));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(main.trim().parse().expect("a pid")), Signal::SIGKILL)
+        .expect("kills");
+}
+
+/// A process that got that number, which is free; `None` where none can be made to.
+fn with_pid(wanted: i32) -> Option<std::process::Child> {
+    for _ in 0..300 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (wanted - 1).to_string()).ok()?;
+        let mut child = std::process::Command::new("/bin/sleep").arg("600").spawn().expect("sleep");
+        if child.id() as i32 == wanted {
+            return Some(child);
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    None
+}
+
+#[tokio::test]
+async fn a_stranger_with_the_pid_of_a_dead_executor_or_program_is_left_alone() {
+    let mut bench = Bench::with("containment = \"process-group\"\n");
+    let (run_id, executor) = both_killed(&mut bench).await;
+    let main: i32 = bench.read("main").trim().parse().expect("a pid");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(main), Signal::SIGKILL).expect("kills");
+    until("it is gone", || !std::path::Path::new(&format!("/proc/{main}")).exists());
+    let strangers: Vec<_> = [executor, main].into_iter().filter_map(with_pid).collect();
+    if strangers.len() < 2 {
+        eprintln!("SKIPPED: pids cannot be chosen here (root, /proc/sys/kernel/ns_last_pid)");
+    }
+    bench.start();
+    let client = bench.client().await;
+    let status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
+    assert!(status.is_uncertain(), "{:?}", status.json());
+    let status = client.reconcile(run_id).await.expect("reconciles");
+    assert_eq!((status.end(), status.json().get("leftovers")), (Some("interrupted"), None));
+    for mut stranger in strangers {
+        assert!(matches!(stranger.try_wait(), Ok(None)), "it was not touched");
+        let _ = stranger.kill();
+        let _ = stranger.wait();
+    }
 }

@@ -1,6 +1,7 @@
 //! Random sequences of everything that can happen to a service, held after each step against a small model of the
-//! promises: started at most once, one end for ever, no acknowledged submission lost, cursors that go on, and a journal
-//! whose beginning never changes.
+//! promises: started at most once, one end for ever, no acknowledged submission lost, cursors that go on, a journal whose
+//! beginning never changes, messages that are taken at most once, in order, with receipts that hold, acknowledgements that
+//! stay, and nothing gone that was not removed.
 //!
 //! The seed is printed with a failure; `MODEL_SEED=<it>` runs the same sequences again. About a minute.
 
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use airouter_sessiond::client::{Client, Record, SessionStatus, WaitFor};
-use airouter_sessiond::model::{RunId, Submission};
+use airouter_sessiond::model::{Receipt, RunId, Submission};
 use airouter_sessiond::spool::{Ownership, SessionDir};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -27,9 +28,34 @@ const BUDGET: Duration = Duration::from_secs(45);
 /// Fewer sequences than this in that time prove too little.
 const ENOUGH: u32 = 3;
 
-/// Notes its start, then counts until it may finish, or until the test is gone.
-const PROGRAM: &str = "echo start >>\"starts-$ID\"; echo $PPID >\"executor-$ID\"; n=0; \
-    while [ -e \"starts-$ID\" ] && [ ! -e \"finish-$ID\" ]; do n=$((n+1)); echo \"{\\\"n\\\":$n}\"; sleep 0.05; done";
+/// Notes its start and what it is told, and counts until it may finish, or until the test is gone.
+const PROGRAM: &str = r#"
+import json, os, sys, threading, time
+id, lock = os.environ["ID"], threading.Lock()
+def note(name, text):
+    with open(f"{name}-{id}", "a") as file:
+        file.write(f"{text}\n")
+def say(**line):
+    with lock:
+        print(json.dumps(line), flush=True)
+def listen():
+    for line in sys.stdin:
+        told = json.loads(line)
+        if told["type"] == "steer":
+            note("heard", told["request-id"])
+            say(type="seen", **{"request-id": told["request-id"]})
+        elif told["type"] == "interrupt":
+            os._exit(1)
+note("starts", "start")
+note("executor", os.getppid())
+threading.Thread(target=listen, daemon=True).start()
+n = 0
+while os.path.exists(f"starts-{id}") and not os.path.exists(f"finish-{id}"):
+    n += 1
+    say(n=n)
+    time.sleep(0.05)
+os._exit(0)
+"#;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -38,9 +64,18 @@ enum Step {
     SubmitAndKill,
     Again(Index),
     Changed(Index),
+    /// Another message.
+    Say(Index),
+    /// The daemon is killed while the call is under way.
+    SayAndKill(Index),
     Cancel(Index),
     Reconcile(Index),
     Finish(Index),
+    /// All that was shown of it.
+    Acknowledge(Index),
+    Remove(Index),
+    /// The daemon is killed while the call is under way.
+    RemoveAndKill(Index),
     KillDaemon,
     KillExecutor(Index),
     KillBoth(Index),
@@ -48,6 +83,7 @@ enum Step {
     Restart,
     Truncate(Index, Index),
     Flip(Index, Index, u8),
+    FlipInbox(Index, Index, u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -57,15 +93,21 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::SubmitAndKill),
         2 => which().prop_map(Step::Again),
         1 => which().prop_map(Step::Changed),
+        4 => which().prop_map(Step::Say),
+        1 => which().prop_map(Step::SayAndKill),
         2 => which().prop_map(Step::Cancel),
         2 => which().prop_map(Step::Reconcile),
         3 => which().prop_map(Step::Finish),
+        2 => which().prop_map(Step::Acknowledge),
+        1 => which().prop_map(Step::Remove),
+        1 => which().prop_map(Step::RemoveAndKill),
         2 => Just(Step::KillDaemon),
         2 => which().prop_map(Step::KillExecutor),
         1 => which().prop_map(Step::KillBoth),
         1 => Just(Step::Restart),
         1 => (which(), which()).prop_map(|(session, at)| Step::Truncate(session, at)),
         1 => (which(), which(), 0..8u8).prop_map(|(session, at, bit)| Step::Flip(session, at, bit)),
+        1 => (which(), which(), 0..8u8).prop_map(|(session, at, bit)| Step::FlipInbox(session, at, bit)),
     ]
 }
 
@@ -78,6 +120,24 @@ struct Session {
     seen: Vec<Record>,
     /// Somebody other than its program can have ended it.
     disturbed: bool,
+    /// Up to where its events were acknowledged; nothing is known of it after its journal was damaged.
+    projected: Option<String>,
+    gone: Gone,
+    /// The best receipt of each message, in the order in which they were sent; `None`: nobody answered.
+    said: Vec<Option<Receipt>>,
+    /// Its journal was harmed: it tells less of the messages than it did.
+    forgetful: bool,
+    /// Its inbox was harmed.
+    unheard: bool,
+}
+
+/// Whether a session was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    No,
+    /// The answer was lost.
+    Perhaps,
+    Yes,
 }
 
 struct World {
@@ -88,7 +148,14 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let bench = Bench::with("on_stop = \"detach\"\n[limits]\nactive = 3\n");
+        let mut bench = Bench::prepared("");
+        let program = bench.write("program.py", PROGRAM);
+        let profile = format!(
+            "[profiles.program]\nprogram = \"/usr/bin/python3\"\ndialect = \"jsonl-talk\"\narguments = [\"{}\"]\n",
+            program.display()
+        );
+        bench.configure("on_stop = \"detach\"\n[limits]\nactive = 3\ngrace_ms = 500\n", &profile);
+        bench.start();
         World { bench, up: true, sessions: Vec::new() }
     }
 
@@ -108,7 +175,8 @@ impl World {
     }
 
     fn new_session(&mut self) -> Submission {
-        let mut submission = self.bench.script(PROGRAM);
+        let mut submission = Submission::new(RunId::random(), "program");
+        submission.directory = Some(self.bench.path().display().to_string());
         submission.environment.insert("ID".into(), submission.run_id().to_string());
         let session = Session {
             submission: submission.clone(),
@@ -116,6 +184,11 @@ impl World {
             end: None,
             seen: Vec::new(),
             disturbed: false,
+            projected: None,
+            gone: Gone::No,
+            said: Vec::new(),
+            forgetful: false,
+            unheard: false,
         };
         self.sessions.push(session);
         submission
@@ -124,6 +197,13 @@ impl World {
     /// The position of a session that was submitted.
     fn pick(&self, which: &Index) -> Option<usize> {
         (!self.sessions.is_empty()).then(|| which.index(self.sessions.len()))
+    }
+
+    /// The same of those whose submission was answered and that were not removed.
+    fn pick_known(&mut self, which: &Index) -> Option<usize> {
+        let at = self.pick(which)?;
+        let session = &self.sessions[at];
+        (session.acknowledged && session.gone == Gone::No).then_some(at)
     }
 
     fn file(&self, what: &str, at: usize) -> String {
@@ -156,6 +236,7 @@ impl World {
         let submission = self.sessions[at].submission.clone();
         let answer = client.submit(&submission, None).await.expect("the same session");
         assert_eq!(answer.status.run_id().expect("run_id"), submission.run_id());
+        self.saw(at, &answer.status);
         self.sessions[at].acknowledged = true;
     }
 
@@ -190,12 +271,12 @@ impl World {
             Step::Changed(which) => {
                 let Some(at) = self.pick(which).filter(|&at| self.sessions[at].acknowledged) else { return };
                 let mut other = self.sessions[at].submission.clone();
-                other.arguments[0].push(' ');
+                other.arguments.push(" ".into());
                 let error = self.client().await.submit(&other, None).await.expect_err("changed");
                 assert_eq!(error.refusal(), Some("SubmissionChanged"), "{error}");
             }
             Step::Cancel(which) | Step::Reconcile(which) => {
-                let Some(at) = self.pick(which).filter(|&at| self.sessions[at].acknowledged) else { return };
+                let Some(at) = self.pick_known(which) else { return };
                 let client = self.client().await;
                 let run_id = self.sessions[at].submission.run_id();
                 let status = match step {
@@ -207,10 +288,57 @@ impl World {
                 };
                 self.saw(at, &status.expect("answers"));
             }
+            Step::Say(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let client = self.client().await;
+                self.sessions[at].said.push(None);
+                self.say(&client, at, self.sessions[at].said.len() - 1).await;
+            }
+            Step::SayAndKill(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let client = self.client().await;
+                let run_id = self.sessions[at].submission.run_id();
+                let n = self.sessions[at].said.len();
+                let saying =
+                    tokio::spawn(async move { client.steer(run_id, &format!("m{n}"), "hello").await });
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                self.kill_daemon();
+                let receipt = saying.await.expect("no panic").ok().map(|sent| sent.receipt);
+                self.sessions[at].said.push(receipt);
+            }
             Step::Finish(which) => {
                 if let Some(at) = self.pick(which) {
                     self.bench.write(&self.file("finish", at), "");
                 }
+            }
+            Step::Acknowledge(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let Some(to) = self.sessions[at].seen.last().map(|last| last.cursor.clone()) else { return };
+                let run_id = self.sessions[at].submission.run_id();
+                let status = self.client().await.acknowledge(run_id, &to).await.expect("what was shown");
+                assert_eq!(status.text("acknowledged"), to, "nothing beyond it was acknowledged");
+                self.sessions[at].projected = Some(to);
+            }
+            Step::Remove(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let run_id = self.sessions[at].submission.run_id();
+                match self.client().await.remove(run_id).await {
+                    Ok(()) => self.sessions[at].gone = Gone::Yes,
+                    Err(error) => assert_eq!(error.refusal(), Some("NotSettled"), "{error}"),
+                }
+            }
+            Step::RemoveAndKill(which) => {
+                let Some(at) = self.pick_known(which) else { return };
+                let client = self.client().await;
+                let run_id = self.sessions[at].submission.run_id();
+                let removing = tokio::spawn(async move { client.remove(run_id).await });
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                self.kill_daemon();
+                self.sessions[at].gone = match removing.await.expect("no panic") {
+                    Ok(()) => Gone::Yes,
+                    Err(error) if error.refusal().is_some() => Gone::No,
+                    Err(_) => Gone::Perhaps,
+                };
             }
             Step::KillExecutor(which) | Step::KillBoth(which) => {
                 if matches!(step, Step::KillBoth(_)) {
@@ -220,7 +348,7 @@ impl World {
                     self.kill_executor(at);
                 }
             }
-            Step::Truncate(which, _) | Step::Flip(which, ..) => {
+            Step::Truncate(which, _) | Step::Flip(which, ..) | Step::FlipInbox(which, ..) => {
                 if let Some(at) = self.pick(which) {
                     self.harm(at, step);
                 }
@@ -228,13 +356,55 @@ impl World {
         }
     }
 
-    /// Damages the journal of a session that was interrupted while nobody looks at it.
+    /// Says a message, for the first time or again, and holds its receipt against what is known of it.
+    async fn say(&mut self, client: &Client, at: usize, n: usize) {
+        let (run_id, id) = (self.sessions[at].submission.run_id(), format!("m{n}"));
+        let heard = self.bench.read(&self.file("heard", at)).lines().filter(|line| *line == id).count();
+        let session = &mut self.sessions[at];
+        let before = session.said[n];
+        let sent = match client.steer(run_id, &id, "hello").await {
+            Ok(sent) => sent.receipt,
+            Err(error) => {
+                let why = error.refusal().expect("it answers");
+                let lost = session.unheard && ["Damaged", "NotRunning"].contains(&why);
+                assert!(lost || (before, why) == (None, "NotRunning"), "{id}: {before:?}, then {error}");
+                return;
+            }
+        };
+        if !session.forgetful {
+            let stays = matches!(before, Some(Receipt::Seen | Receipt::Undeliverable));
+            assert!(
+                Some(sent) == before || (!stays && Some(sent) > before),
+                "{id}: {before:?}, then {sent:?}"
+            );
+            assert!(sent != Receipt::Undeliverable || heard == 0, "{id} was heard, and comes back");
+        }
+        // It was noted before it was said to be seen.
+        assert!(
+            sent != Receipt::Seen
+                || self.bench.read(&format!("heard-{run_id}")).lines().any(|line| line == id)
+        );
+        self.sessions[at].said[n] = Some(sent);
+    }
+
+    /// Damages the journal or the inbox of a session that was interrupted while nobody looks at it.
     fn harm(&mut self, at: usize, step: &Step) {
         self.kill_daemon();
         self.kill_executor(at);
         let Ok(dir) = SessionDir::open(&self.active(at)) else { return };
         let (Ok(Some(journal)), Ok(None)) = (dir.journal(), dir.outcome()) else { return };
         if !matches!(dir.lock_owner(), Ok(Ownership::Taken(_))) {
+            return;
+        }
+        if let Step::FlipInbox(_, place, bit) = step {
+            let Ok(file) = File::options().read(true).write(true).open(dir.path().join("inbox.jsonl")) else {
+                return;
+            };
+            let size = file.metadata().expect("its size").len();
+            if size > 0 {
+                flip(&file, place.index(size as usize) as u64, *bit);
+                self.sessions[at].unheard = true;
+            }
             return;
         }
         let size = journal.size().expect("its size");
@@ -247,12 +417,7 @@ impl World {
             File::options().read(true).write(true).open(dir.path().join("journal.jsonl")).expect("opens");
         match step {
             Step::Truncate(_, to) => file.set_len(to.index(size as usize) as u64).expect("cut"),
-            Step::Flip(_, place, bit) => {
-                let place = place.index(size as usize) as u64;
-                let mut byte = [0];
-                file.read_exact_at(&mut byte, place).expect("read");
-                file.write_all_at(&[byte[0] ^ (1 << bit)], place).expect("written");
-            }
+            Step::Flip(_, place, bit) => flip(&file, place.index(size as usize) as u64, *bit),
             _ => {}
         }
         let journal = dir.journal().expect("the claim names its epoch").expect("it is there");
@@ -265,7 +430,9 @@ impl World {
         );
         // From here on the damaged journal is what must not change.
         self.sessions[at].seen.clear();
+        self.sessions[at].projected = None;
         self.sessions[at].disturbed = true;
+        self.sessions[at].forgetful = true;
     }
 
     fn saw(&mut self, at: usize, status: &SessionStatus) {
@@ -283,6 +450,9 @@ impl World {
     async fn check(&mut self) {
         for at in 0..self.sessions.len() {
             assert!(self.starts(at) <= 1, "started at most once");
+            let heard = self.bench.read(&self.file("heard", at));
+            let heard: Vec<usize> = heard.lines().map(|id| id[1..].parse().expect("a number")).collect();
+            assert!(heard.is_sorted_by(|one, other| one < other), "each once, in order: {heard:?}");
         }
         if !self.up {
             return;
@@ -291,9 +461,26 @@ impl World {
         for at in 0..self.sessions.len() {
             if self.sessions[at].acknowledged {
                 let run_id = self.sessions[at].submission.run_id();
-                let status = client.status(run_id).await.expect("no acknowledged submission is lost");
+                let status = match client.status(run_id).await {
+                    Err(error) if error.refusal() == Some("Removed") => {
+                        assert_ne!(self.sessions[at].gone, Gone::No, "nothing goes by itself");
+                        self.sessions[at].gone = Gone::Yes;
+                        continue;
+                    }
+                    status => status.expect("no acknowledged submission is lost"),
+                };
+                assert_ne!(self.sessions[at].gone, Gone::Yes, "what is gone stays gone");
+                self.sessions[at].gone = Gone::No;
+                if let Some(projected) = &self.sessions[at].projected {
+                    assert_eq!(status.text("acknowledged"), projected, "no acknowledgement is lost");
+                }
                 self.saw(at, &status);
                 self.read_on(&client, at, run_id).await;
+                for n in 0..self.sessions[at].said.len() {
+                    if self.sessions[at].said[n].is_some() {
+                        self.say(&client, at, n).await;
+                    }
+                }
             }
         }
     }
@@ -314,12 +501,17 @@ impl World {
     /// Lets everything end, and looks at the ends.
     async fn end(&mut self) {
         let client = self.client().await;
+        // What became of removals whose answers were lost.
+        self.check().await;
         for at in 0..self.sessions.len() {
             self.bench.write(&self.file("finish", at), "");
             self.submit(at).await;
         }
         for at in 0..self.sessions.len() {
             let run_id = self.sessions[at].submission.run_id();
+            if self.sessions[at].gone == Gone::Yes {
+                continue;
+            }
             let mut status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("waits");
             if status.is_uncertain() {
                 assert!(self.sessions[at].disturbed, "uncertain without a cause: {:?}", status.json());
@@ -331,14 +523,28 @@ impl World {
         self.check().await;
         for (at, session) in self.sessions.iter().enumerate() {
             let end = session.end.as_deref().expect("has an end");
+            if session.gone == Gone::Yes {
+                assert!(self.starts(at) <= 1, "a removed session never runs again");
+                continue;
+            }
             let last = session.seen.last().map(|record| record.kind.as_str());
             assert_eq!(last, Some("ended"), "{end}: the journal says so last");
             match session.disturbed {
                 true => assert!(["completed", "cancelled", "interrupted"].contains(&end), "{end}"),
-                false => assert_eq!((end, self.starts(at)), ("completed", 1)),
+                false => {
+                    assert_eq!((end, self.starts(at)), ("completed", 1));
+                    let stored = session.said.contains(&Some(Receipt::Stored));
+                    assert!(!stored, "neither passed on nor given back: {:?}", session.said);
+                }
             }
         }
     }
+}
+
+fn flip(file: &File, place: u64, bit: u8) {
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, place).expect("read");
+    file.write_all_at(&[byte[0] ^ (1 << bit)], place).expect("written");
 }
 
 /// Everything after a cursor, as it is now.

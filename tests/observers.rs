@@ -2,11 +2,13 @@
 
 mod support;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use airouter_sessiond::client::{Delivery, FollowOptions, WaitFor};
+use airouter_sessiond::client::{
+    AllDelivery, AllSubscription, Client, Delivery, FollowOptions, Record, WaitFor,
+};
 use airouter_sessiond::model::RunId;
 use support::{Bench, PATIENCE, text, until};
 
@@ -245,4 +247,127 @@ async fn waiting_never_touches_the_session_and_listing_shows_it() {
     client.wait(submission.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
     let (all, _) = client.list(&filter).await.expect("lists");
     assert_eq!(all[0].end(), Some("cancelled"));
+}
+
+/// Every session's records that a subscription to all gives, until so many have ended.
+async fn until_ended(
+    subscription: &mut AllSubscription,
+    seen: &mut BTreeMap<RunId, Vec<Record>>,
+    mut sessions: usize,
+) {
+    while sessions > 0 {
+        match subscription.next().await.expect("delivers") {
+            Some(AllDelivery::Activity { run_id, from, records, next }) => {
+                let known = seen.entry(run_id).or_default();
+                let before = known.last().map_or("start", |last| last.cursor.as_str());
+                assert!(from == before || known.is_empty(), "a gap or a repetition: {from} after {before}");
+                assert_eq!(records.last().map_or(&next, |last| &last.cursor), &next);
+                sessions -= usize::from(records.iter().any(|record| record.kind == "ended"));
+                known.extend(records);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What all of a session's records are, as pages have them.
+async fn records_of(client: &Client, run_id: RunId) -> Vec<Record> {
+    let (mut all, mut cursor) = (Vec::new(), "start".to_owned());
+    loop {
+        let page = client.events(run_id, &cursor, 0).await.expect("a page");
+        all.extend(page.records);
+        cursor = page.next;
+        if !page.more {
+            return all;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_to_all_misses_and_repeats_nothing_through_restarts() {
+    let mut bench = Bench::with("on_stop = \"detach\"\n[limits]\nactive = 16\n");
+    let client = bench.client().await;
+    let script = "for n in $(seq 200); do echo \"{\\\"n\\\":$n}\"; done; until [ -e go ]; do sleep 0.02; done; echo '{}'";
+    let submissions: Vec<_> = (0..8).map(|_| bench.script(script)).collect();
+    for submission in &submissions[..4] {
+        client.submit(submission, None).await.expect("submits");
+        client.wait(submission.run_id(), WaitFor::Started, PATIENCE).await.expect("starts");
+    }
+    let (quick, _) = bench.run("echo '{}'").await;
+    let mut subscription = client.subscribe_all("start", BTreeMap::new()).await.expect("subscribes");
+    let mut seen = BTreeMap::new();
+    for submission in &submissions[4..] {
+        client.submit(submission, None).await.expect("submits");
+    }
+    // The connection breaks in the middle; whoever comes back goes on from its places.
+    for _ in 0..2 {
+        if let Some(AllDelivery::Activity { run_id, records, .. }) =
+            subscription.next().await.expect("delivers")
+        {
+            seen.entry(run_id).or_insert_with(Vec::new).extend(records);
+        }
+    }
+    let positions = subscription.positions().clone();
+    drop(subscription);
+    bench.kill();
+    bench.start();
+    let client = bench.client().await;
+    let mut subscription = client.subscribe_all("start", positions).await.expect("subscribes again");
+    bench.write("go", "");
+    until_ended(&mut subscription, &mut seen, 8).await;
+    assert!(subscription.positions().is_empty());
+    // One that comes and ends now is seen from its start.
+    let (late, _) = bench.run("echo '{\"late\":1}'").await;
+    until_ended(&mut subscription, &mut seen, 1).await;
+    assert!(!seen.contains_key(&quick), "it had ended, and nobody named it");
+    let mut names: Vec<RunId> = submissions.iter().map(|submission| submission.run_id()).collect();
+    names.push(late);
+    assert_eq!(seen.len(), names.len());
+    for run_id in names {
+        assert_eq!(seen[&run_id], records_of(&client, run_id).await, "{run_id}");
+    }
+    // An ended one that is named is replayed from its place; one that was removed is refused by name.
+    let all = records_of(&client, quick).await;
+    let places = BTreeMap::from([(quick, all[0].cursor.clone())]);
+    let mut again = client.subscribe_all("end", places.clone()).await.expect("subscribes");
+    match again.next().await.expect("delivers") {
+        Some(AllDelivery::Activity { run_id, records, .. }) => {
+            assert_eq!((run_id, &records[..]), (quick, &all[1..]))
+        }
+        other => panic!("{other:?}"),
+    }
+    client.remove(quick).await.expect("removes");
+    let refused = client.subscribe_all("end", places).await.expect_err("it is gone");
+    assert!(
+        refused.refusal() == Some("Removed") && refused.to_string().contains(&quick.to_string()),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn a_subscription_to_all_from_their_ends_tells_where_they_stand() {
+    let bench = Bench::new();
+    let client = bench.client().await;
+    let submission = bench.script("echo '{}'; until [ -e go ]; do sleep 0.02; done; echo '{\"then\":1}'");
+    let run_id = submission.run_id();
+    client.submit(&submission, None).await.expect("submits");
+    let head = loop {
+        let page = client.events(run_id, "start", 0).await.expect("a page");
+        if page.records.len() == 2 {
+            break page.next;
+        }
+    };
+    let mut subscription = client.subscribe_all("end", BTreeMap::new()).await.expect("subscribes");
+    match subscription.next().await.expect("delivers") {
+        Some(AllDelivery::Activity { run_id: named, from, next, records }) => {
+            assert_eq!((named, &from, &next, records.len()), (run_id, &head, &head, 0));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(subscription.positions(), &BTreeMap::from([(run_id, head)]));
+    bench.write("go", "");
+    let mut seen = BTreeMap::new();
+    until_ended(&mut subscription, &mut seen, 1).await;
+    let kinds: Vec<&str> = seen[&run_id].iter().map(|record| record.kind.as_str()).collect();
+    assert_eq!(kinds, ["raw", "exited", "ended"]);
 }

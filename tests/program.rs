@@ -239,6 +239,50 @@ async fn limits_of_time_end_a_session_with_their_own_names() {
     }
 }
 
+/// The executor keeps them by itself.
+#[tokio::test]
+async fn every_limit_ends_its_session_while_no_daemon_lives() {
+    let mut bench = Bench::with("on_stop = \"detach\"\n[limits]\ngrace_ms = 300\n");
+    let client = bench.client().await;
+    let mut all = Vec::new();
+    for (name, script, end) in [
+        ("deadline", "while :; do echo '{}'; sleep 0.1; done", "deadline"),
+        ("idle", "echo '{}'; sleep 600", "idle"),
+        ("start", "sleep 600", "no-output"),
+        (
+            "journal",
+            "until [ -e dead ]; do sleep 0.02; done; while :; do echo '{\"text\":\"it fills the journal\"}'; done",
+            "journal-full",
+        ),
+    ] {
+        let mut submission = bench.script(&format!("echo $$ >>main-{name}; {script}"));
+        match name {
+            "deadline" => submission.deadline_seconds = Some(2),
+            "idle" => submission.idle_seconds = Some(2),
+            "start" => submission.start_seconds = Some(2),
+            _ => submission.limits.journal_max = Some(128 << 10),
+        }
+        client.submit(&submission, None).await.expect("submits");
+        support::until("it runs", || bench.read(&format!("main-{name}")).ends_with('\n'));
+        all.push((submission.run_id(), name, end));
+    }
+    bench.kill();
+    bench.write("dead", "");
+    for (run_id, name, _) in &all {
+        let outcome = bench.spool().join("active").join(run_id.to_string()).join("outcome.json");
+        support::until(name, || outcome.exists());
+        assert!(!support::lives(&bench.read(&format!("main-{name}"))), "{name}: stopped with nobody there");
+    }
+    bench.start();
+    let client = bench.client().await;
+    for (run_id, name, end) in all {
+        let finished = airouter_sessiond::client::WaitFor::Finished;
+        let status = client.wait(run_id, finished, support::PATIENCE).await.expect("is delivered");
+        assert_eq!(status.end(), Some(end), "{:?}", status.json());
+        assert_eq!(bench.read(&format!("main-{name}")).lines().count(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_full_journal_ends_the_session_and_says_what_is_missing() {
     let bench = Bench::with("[limits]\ngrace_ms = 300\n");

@@ -7,10 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
-use crate::model::{Answer, Limits, Message, MessageStatus, RunId, Status};
+use crate::model::{Answer, Limits, Message, MessageStatus, PrunePolicy, Pruned, RunId, Status, Storage};
 use crate::service::{
-    Batch, Change, Error, Facts, Feed, Filter, FollowOptions, FollowPermit, Listing, Page, ProfileFacts,
-    Sessions, SubmitRequest, WaitFor,
+    AllFeed, Batch, Change, ControllerFacts, Error, Facts, Feed, Filter, FollowOptions, FollowPermit,
+    Listing, Page, Piece, ProfileFacts, Sessions, SubmitRequest, WaitFor,
 };
 
 /// The service as the D-Bus face sees it; [`Sessions`] says what each does.
@@ -33,10 +33,20 @@ pub trait Engine: Send + Sync + 'static {
     async fn reconcile(&self, run_id: RunId) -> Result<Status, Error>;
     async fn send(&self, run_id: RunId, message: Message) -> Result<MessageStatus, Error>;
     async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error>;
+    async fn acknowledge(&self, run_id: RunId, cursor: &str) -> Result<Status, Error>;
+    async fn remove(&self, run_id: RunId) -> Result<(), Error>;
+    async fn storage(&self) -> Result<Storage, Error>;
+    async fn prune(&self, policy: PrunePolicy) -> Result<Vec<Pruned>, Error>;
     async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error>;
+    async fn subscribe_all(
+        &self,
+        cursor: &str,
+        cursors: BTreeMap<RunId, String>,
+    ) -> Result<Box<dyn AllEvents>, Error>;
     fn changes(&self) -> broadcast::Receiver<Change>;
     async fn upgrade_pending(&self) -> bool;
     fn facts(&self) -> Facts;
+    fn controller(&self) -> ControllerFacts;
     fn profiles(&self) -> BTreeMap<String, ProfileFacts>;
     fn limits(&self) -> Limits;
 }
@@ -47,6 +57,13 @@ pub trait Engine: Send + Sync + 'static {
 pub trait EventFeed: Send {
     async fn next(&mut self, max_bytes: usize) -> Result<Option<Batch>, Error>;
     fn position(&self) -> String;
+}
+
+/// The events of a subscription to all sessions; [`AllFeed`] says what it does.
+#[async_trait]
+#[allow(missing_docs)]
+pub trait AllEvents: Send {
+    async fn next(&mut self, max_bytes: usize) -> Option<Piece>;
 }
 
 #[async_trait]
@@ -87,8 +104,27 @@ impl Engine for Sessions {
     async fn answer(&self, run_id: RunId, question: &str, answer: Answer) -> Result<(), Error> {
         Sessions::answer(self, run_id, question, answer).await
     }
+    async fn acknowledge(&self, run_id: RunId, cursor: &str) -> Result<Status, Error> {
+        Sessions::acknowledge(self, run_id, cursor).await
+    }
+    async fn remove(&self, run_id: RunId) -> Result<(), Error> {
+        Sessions::remove(self, run_id).await
+    }
+    async fn storage(&self) -> Result<Storage, Error> {
+        Sessions::storage(self).await
+    }
+    async fn prune(&self, policy: PrunePolicy) -> Result<Vec<Pruned>, Error> {
+        Sessions::prune(self, policy).await
+    }
     async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error> {
         Ok(Box::new(Sessions::subscribe(self, run_id, cursor).await?))
+    }
+    async fn subscribe_all(
+        &self,
+        cursor: &str,
+        cursors: BTreeMap<RunId, String>,
+    ) -> Result<Box<dyn AllEvents>, Error> {
+        Ok(Box::new(Sessions::subscribe_all(self, cursor, cursors).await?))
     }
     fn changes(&self) -> broadcast::Receiver<Change> {
         Sessions::changes(self)
@@ -98,6 +134,9 @@ impl Engine for Sessions {
     }
     fn facts(&self) -> Facts {
         Sessions::facts(self)
+    }
+    fn controller(&self) -> ControllerFacts {
+        Sessions::controller(self)
     }
     fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
         Sessions::profiles(self)
@@ -114,5 +153,12 @@ impl EventFeed for Feed {
     }
     fn position(&self) -> String {
         Feed::position(self)
+    }
+}
+
+#[async_trait]
+impl AllEvents for AllFeed {
+    async fn next(&mut self, max_bytes: usize) -> Option<Piece> {
+        AllFeed::next(self, max_bytes).await
     }
 }

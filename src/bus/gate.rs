@@ -46,7 +46,8 @@ const BYTES: usize = 64 << 20;
 /// Descriptors of a sender's calls that are not answered yet. A submission may come with 33.
 const DESCRIPTORS: usize = 64;
 /// Calls besides `Submit` that do something also where nobody wants their answer.
-const EFFECTS: [&str; 6] = ["Answer", "Cancel", "FollowUp", "Reconcile", "Steer", "Unsubscribe"];
+const EFFECTS: [&str; 9] =
+    ["Acknowledge", "Answer", "Cancel", "FollowUp", "Prune", "Reconcile", "Remove", "Steer", "Unsubscribe"];
 /// The fixed beginning of every message (specification, "Message Format").
 const HEAD: usize = 16;
 /// The longest header that is read of a message which is refused for its size.

@@ -25,6 +25,7 @@ mod listener;
 mod objects;
 mod peer;
 mod private;
+mod refusal;
 mod request;
 mod senders;
 mod session1;
@@ -45,10 +46,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use zbus::wire::ObjectPath;
 
-pub use engine::{Engine, EventFeed};
+pub use engine::{AllEvents, Engine, EventFeed};
 pub use error::{BusError, PREFIX as ERROR_PREFIX};
 pub use listener::SocketError;
 pub use private::PrivateSocket;
+pub use refusal::Waiting;
 pub use sessions1::INTERFACE_VERSION;
 pub use userbus::{Standing, UserBus, user_bus_address};
 

@@ -3,6 +3,7 @@
 //! Integers may come in any width. A key that is not known, or of another type, is refused by name; values never
 //! appear in a refusal, since they may be private.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use tokio::time::Instant;
@@ -10,7 +11,9 @@ use tokio::time::Instant;
 use super::BusError;
 use super::descriptor::{READ_TIME, Unread, read_descriptor};
 use super::given::{Given, GivenDict, Keys};
-use crate::model::{Answer, Binding, InvalidSubmission, Limits, Recovery, ResourceLimits, RunId, Submission};
+use crate::model::{
+    Answer, Binding, InvalidSubmission, Limits, PrunePolicy, Recovery, ResourceLimits, RunId, Submission,
+};
 use crate::service::{Filter, FollowOptions, SubmitRequest, SubmittedAttachment, WaitFor};
 
 /// A submission whose input and attachments may still have to be read.
@@ -248,9 +251,23 @@ pub fn follow_options(dict: GivenDict) -> Result<FollowOptions, BusError> {
     Ok(options)
 }
 
-/// Reads the options of `Subscribe`, which has none in this version.
+/// Places in several sessions that a subscription may begin with.
+const MOST_CURSORS: usize = 1000;
+
+/// Reads the options of `Subscribe` to one session, which has none in this version.
 pub fn subscribe_options(dict: GivenDict) -> Result<(), BusError> {
     Keys::of_argument(dict, "").finish()
+}
+
+/// Reads the options of `Subscribe` to all sessions: `cursors`, by run_id.
+pub fn subscribe_all_options(dict: GivenDict) -> Result<BTreeMap<RunId, String>, BusError> {
+    let mut keys = Keys::of_argument(dict, "");
+    let cursors = keys.text_dict("cursors")?.unwrap_or_default();
+    if cursors.len() > MOST_CURSORS {
+        return Err(keys.refuse("cursors", format_args!("has more than {MOST_CURSORS} sessions")));
+    }
+    keys.finish()?;
+    cursors.into_iter().map(|(id, cursor)| Ok((run_id(&id)?, cursor))).collect()
 }
 
 /// Reads the dictionary of `Answer`: `choice` and `text`. Whether they fit the question is the service's to say.
@@ -259,6 +276,25 @@ pub fn answer(dict: GivenDict) -> Result<Answer, BusError> {
     let answer = Answer { choice: keys.text("choice")?, text: keys.text("text")? };
     keys.finish()?;
     Ok(answer)
+}
+
+/// Reads the policy of `Prune`. Whether it asks for anything is the service's to say.
+pub fn prune_policy(dict: GivenDict) -> Result<PrunePolicy, BusError> {
+    let mut keys = Keys::of_argument(dict, "");
+    let default = PrunePolicy::default();
+    let policy = PrunePolicy {
+        dry_run: keys.boolean("dry-run")?.unwrap_or(default.dry_run),
+        acknowledged: keys.boolean("acknowledged")?.unwrap_or(default.acknowledged),
+        older_than_seconds: keys.unsigned("older-than-seconds")?,
+        keep_bytes: keys.unsigned("keep-bytes")?,
+        limit: match keys.unsigned("limit")? {
+            None => None,
+            Some(limit) if (1..=1000).contains(&limit) => Some(limit as u32),
+            Some(_) => return Err(keys.refuse("limit", "must be from 1 to 1000")),
+        },
+    };
+    keys.finish()?;
+    Ok(policy)
 }
 
 /// Reads the condition of `Wait`.
@@ -488,6 +524,20 @@ mod tests {
         ] {
             let refused = answer(given(&HashMap::from([(key, value)])).unwrap()).unwrap_err();
             assert_eq!(refused.to_string(), format!("InvalidArgument: {text}"));
+        }
+        let dict = HashMap::from([("dry-run", Variant::from(false)), ("keep-bytes", Variant::from(7_u8))]);
+        let policy = PrunePolicy { dry_run: false, keep_bytes: Some(7), ..PrunePolicy::default() };
+        assert_eq!(prune_policy(given(&dict).unwrap()).unwrap(), policy);
+        let nothing = prune_policy(given(&HashMap::new()).unwrap()).unwrap();
+        assert!(nothing.dry_run && nothing.acknowledged, "nothing goes that was not asked for twice");
+        for (key, value, text) in [
+            ("older", Variant::from(1_u8), "older: is no known key; known are dry-run, acknowledged, "),
+            ("limit", Variant::from(0_u8), "limit: must be from 1 to 1000"),
+            ("older-than-seconds", Variant::from(-1_i32), "older-than-seconds: is negative"),
+            ("dry-run", Variant::from("no"), "dry-run: must be b (true or false)"),
+        ] {
+            let refused = prune_policy(given(&HashMap::from([(key, value)])).unwrap()).unwrap_err();
+            assert!(refused.to_string().starts_with(&format!("InvalidArgument: {text}")), "{refused}");
         }
         let unknown = given(&HashMap::from([("speed", Variant::from(1_u8))])).unwrap();
         assert_eq!(

@@ -120,6 +120,15 @@ impl Session1 {
         self.context.answer(self.shown.run_id, question, answer, &header).await
     }
 
+    #[zbus(out_args("status"))]
+    async fn acknowledge(
+        &self,
+        cursor: &str,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        self.context.acknowledge(self.shown.run_id, cursor, &header).await
+    }
+
     #[zbus(property(emits_changed_signal = "const"))]
     fn run_id(&self) -> String {
         self.shown.run_id.to_string()

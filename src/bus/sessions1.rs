@@ -17,8 +17,9 @@ use super::given::GivenDict;
 use super::hub::Hub;
 use super::objects::Objects;
 use super::peer::Link;
+use super::subscription::{Source, Subscription};
 use super::variant::{Budget, Vardict, append, append_text, vardict};
-use super::{BusError, request, session_path, subscription};
+use super::{BusError, request, session_path};
 use crate::model::{Entry, Message, MessageMode, RunId};
 use crate::service::ProfileFacts;
 
@@ -26,16 +27,21 @@ use crate::service::ProfileFacts;
 pub const INTERFACE_VERSION: u32 = 1;
 
 /// What this version can do besides submitting, reading and cancelling.
-const FEATURES: [&str; 10] = [
+const FEATURES: [&str; 15] = [
+    "acknowledge",
     "answer",
     "attachments",
     "continues",
     "follow",
     "follow-up",
     "output-schema",
+    "prune",
     "reconcile",
+    "remove",
     "steer",
+    "storage",
     "subscribe",
+    "subscribe-all",
     "wait",
 ];
 
@@ -126,6 +132,17 @@ impl Context {
         let status = self.engine.send(run_id, message).await?;
         caller.keep_until_answered(hold);
         vardict(&status)
+    }
+
+    pub(super) async fn acknowledge(
+        &self,
+        run_id: RunId,
+        cursor: &str,
+        call: &Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        let caller = self.link.caller(call)?;
+        let _turn = caller.peer()?.turn(run_id).await;
+        vardict(&self.engine.acknowledge(run_id, cursor).await?)
     }
 
     pub(super) async fn answer(
@@ -257,16 +274,24 @@ impl Sessions1 {
         #[zbus(connection)] connection: &zbus::Connection,
     ) -> Result<u32, BusError> {
         let caller = self.0.link.caller(&header)?;
-        let run_id = request::run_id(run_id)?;
-        request::subscribe_options(options)?;
         let peer = caller.peer()?.clone();
-        let _turn = peer.turn(run_id).await;
-        let feed = self.0.engine.subscribe(run_id, cursor).await?;
+        let source = match run_id {
+            "" => {
+                let cursors = request::subscribe_all_options(options)?;
+                Source::All(self.0.engine.subscribe_all(cursor, cursors).await?)
+            }
+            run_id => {
+                let run_id = request::run_id(run_id)?;
+                request::subscribe_options(options)?;
+                let _turn = peer.turn(run_id).await;
+                Source::One(run_id, self.0.engine.subscribe(run_id, cursor).await?)
+            }
+        };
         let (id, stopped) = peer.add_subscription()?;
         let (answered, when_answered) = tokio::sync::oneshot::channel::<()>();
         caller.keep_until_answered(answered);
-        let subscription = subscription::Subscription { connection: connection.clone(), peer, run_id, id };
-        tokio::spawn(subscription.run(feed, when_answered, stopped));
+        let subscription = Subscription { connection: connection.clone(), peer, id };
+        tokio::spawn(subscription.run(source, when_answered, stopped));
         Ok(id)
     }
 
@@ -326,6 +351,44 @@ impl Sessions1 {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), BusError> {
         self.0.answer(request::run_id(run_id)?, question, answer, &header).await
+    }
+
+    #[zbus(out_args("status"))]
+    async fn acknowledge(
+        &self,
+        run_id: &str,
+        cursor: &str,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vardict, BusError> {
+        self.0.acknowledge(request::run_id(run_id)?, cursor, &header).await
+    }
+
+    async fn remove(&self, run_id: &str, #[zbus(header)] header: Header<'_>) -> Result<(), BusError> {
+        let caller = self.0.link.caller(&header)?;
+        let run_id = request::run_id(run_id)?;
+        let _turn = caller.peer()?.turn(run_id).await;
+        let hold = self.0.hub.hold(run_id);
+        self.0.engine.remove(run_id).await?;
+        caller.keep_until_answered(hold);
+        Ok(())
+    }
+
+    #[zbus(out_args("storage"))]
+    async fn storage(&self, #[zbus(header)] header: Header<'_>) -> Result<Vardict, BusError> {
+        let _caller = self.0.link.caller(&header)?;
+        vardict(&self.0.engine.storage().await?)
+    }
+
+    #[zbus(out_args("sessions"))]
+    async fn prune(
+        &self,
+        policy: GivenDict,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vec<Vardict>, BusError> {
+        let _caller = self.0.link.caller(&header)?;
+        let sessions = self.0.engine.prune(request::prune_policy(policy)?).await?;
+        let mut budget = Budget::REPLY;
+        sessions.iter().map(|session| super::variant::vardict_within(session, &mut budget)).collect()
     }
 
     #[zbus(property(emits_changed_signal = "const"))]
@@ -391,6 +454,11 @@ impl Sessions1 {
     #[zbus(property(emits_changed_signal = "const"))]
     fn containment(&self) -> String {
         self.0.engine.facts().containment.to_owned()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn controller(&self) -> Result<Vardict, zbus::fdo::Error> {
+        vardict(&self.0.engine.controller()).map_err(|error| zbus::fdo::Error::Failed(error.to_string()))
     }
 
     #[zbus(property(emits_changed_signal = "false"))]

@@ -33,6 +33,10 @@ const SESSIONS: Methods = &[
     ("Steer", &[RUN_ID, REQUEST_ID, TEXT]),
     ("FollowUp", &[RUN_ID, REQUEST_ID, TEXT]),
     ("Answer", &[RUN_ID, QUESTION, ANSWER]),
+    ("Acknowledge", &[RUN_ID, CURSOR]),
+    ("Remove", &[RUN_ID]),
+    ("Storage", &[]),
+    ("Prune", &[("a{sv}", "policy")]),
 ];
 
 const SESSION: Methods = &[
@@ -41,6 +45,7 @@ const SESSION: Methods = &[
     ("Steer", &[REQUEST_ID, TEXT]),
     ("FollowUp", &[REQUEST_ID, TEXT]),
     ("Answer", &[QUESTION, ANSWER]),
+    ("Acknowledge", &[CURSOR]),
 ];
 
 /// Refuses a call of one of our methods that comes with other arguments than the method has, and any call that sets a

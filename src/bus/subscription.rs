@@ -1,4 +1,4 @@
-//! One subscriber's events: replay, then live, as `Activity` signals to it alone.
+//! One subscriber's events, of one session or of all: replay, then live, as `Activity` signals to it alone.
 //!
 //! A bus queues without bound for a subscriber that does not read, and in the end for everybody. So on a bus at
 //! most [`WINDOW`] bytes are under way: then the subscriber is pinged, and its answer, which cannot overtake what
@@ -13,12 +13,13 @@ use zbus::names::BusName;
 use zbus::object_server::SignalEmitter;
 
 use super::PATH;
-use super::engine::EventFeed;
+use super::engine::{AllEvents, EventFeed};
 use super::peer::Peer;
 use super::sessions1::{EventTuple, Sessions1, event};
 use super::variant::Budget;
+use crate::client::reply::{error_reply, is_gone};
 use crate::model::{Entry, MAX_SIGNAL_BODY, RunId};
-use crate::service::Batch;
+use crate::service::{Batch, Piece};
 
 /// Bytes under way to a subscriber on a bus before it must answer.
 const WINDOW: usize = 256 << 10;
@@ -29,6 +30,14 @@ const BATCH: usize = MAX_SIGNAL_BODY / 2;
 /// What one record may fill of a signal's body; the rest is for the signal itself.
 const ROOM: usize = MAX_SIGNAL_BODY - 1024;
 
+/// What a subscription reads.
+pub enum Source {
+    /// One session, until its last record.
+    One(RunId, Box<dyn EventFeed>),
+    /// All sessions.
+    All(Box<dyn AllEvents>),
+}
+
 /// One running subscription.
 #[derive(Debug)]
 pub struct Subscription {
@@ -36,55 +45,84 @@ pub struct Subscription {
     pub connection: zbus::Connection,
     /// To whom.
     pub peer: Arc<Peer>,
-    /// What it reads.
-    pub run_id: RunId,
     /// Its number.
     pub id: u32,
 }
 
+impl Source {
+    /// The next piece; `None` when there is nothing more.
+    async fn next(&mut self) -> Option<Piece> {
+        match self {
+            Source::All(feed) => feed.next(BATCH).await,
+            Source::One(run_id, feed) => match feed.next(BATCH).await {
+                Ok(batch) => batch.map(|batch| Piece::Batch { run_id: *run_id, batch }),
+                Err(error) => Some(Piece::Broken { run_id: *run_id, resume: feed.position(), error }),
+            },
+        }
+    }
+
+    /// Whether nothing comes after this piece.
+    fn ends_with(&self, piece: &Piece) -> bool {
+        match piece {
+            Piece::Batch { batch, .. } => batch.last && matches!(self, Source::One(..)),
+            Piece::Broken { .. } => matches!(self, Source::One(..)),
+            Piece::Missed => true,
+        }
+    }
+
+    /// What `Lagged` says of a subscriber that does not read: the session and its place, or nothing of any of them.
+    fn place(&self) -> (String, String) {
+        match self {
+            Source::One(run_id, feed) => (run_id.to_string(), feed.position()),
+            Source::All(_) => (String::new(), String::new()),
+        }
+    }
+}
+
 impl Subscription {
-    /// Sends until the session's last record, the end of the subscription, or the subscriber's end.
+    /// Sends until the source's end, the end of the subscription, or the subscriber's end.
     pub async fn run(
         self,
-        mut feed: Box<dyn EventFeed>,
+        mut source: Source,
         when_answered: oneshot::Receiver<()>,
         mut stopped: oneshot::Receiver<()>,
     ) {
         // Resolves by being dropped: the answer with the subscription's number goes first.
         let _ = when_answered.await;
-        if let Err(error) = self.deliver(&mut *feed, &mut stopped).await {
-            tracing::debug!(run_id = %self.run_id, %error, "a subscription ended with its subscriber");
+        if let Err(error) = self.deliver(&mut source, &mut stopped).await {
+            tracing::debug!(run_id = source.place().0, %error, "a subscription ended with its subscriber");
         }
         // Unknown only if the peer left, and then all of it is gone.
         let _ = self.peer.end_subscription(self.id);
     }
 
-    async fn deliver(
-        &self,
-        feed: &mut dyn EventFeed,
-        stopped: &mut oneshot::Receiver<()>,
-    ) -> zbus::Result<()> {
-        let run_id = self.run_id.to_string();
+    async fn deliver(&self, source: &mut Source, stopped: &mut oneshot::Receiver<()>) -> zbus::Result<()> {
         let emitter = self.emitter()?;
         let mut under_way = 0;
         loop {
-            let batch = tokio::select! {
+            let piece = tokio::select! {
                 biased;
                 _ = &mut *stopped => return Ok(()),
-                batch = feed.next(BATCH) => batch,
+                piece = source.next() => piece,
             };
-            let batch = match batch {
-                Ok(Some(batch)) => batch,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    tracing::warn!(%run_id, %error, "a subscription cannot be read further");
-                    return Sessions1::lagged(&emitter, &run_id, &feed.position()).await;
+            let Some(piece) = piece else { return Ok(()) };
+            let last = source.ends_with(&piece);
+            match piece {
+                Piece::Batch { run_id, batch } => {
+                    let run_id = run_id.to_string();
+                    for (from, next, events, size) in signals(batch) {
+                        Sessions1::activity(&emitter, &run_id, &from, &next, events).await?;
+                        under_way += size;
+                    }
                 }
-            };
-            let last = batch.last;
-            for (from, next, events, size) in signals(batch) {
-                Sessions1::activity(&emitter, &run_id, &from, &next, events).await?;
-                under_way += size;
+                Piece::Broken { run_id, resume, error } => {
+                    tracing::warn!(%run_id, %error, "a subscription cannot be read further");
+                    Sessions1::lagged(&emitter, &run_id.to_string(), &resume).await?;
+                }
+                Piece::Missed => {
+                    tracing::warn!("a subscription to all sessions may have missed some");
+                    Sessions1::lagged(&emitter, "", "").await?;
+                }
             }
             if last {
                 return Ok(());
@@ -94,8 +132,9 @@ impl Subscription {
                     biased;
                     _ = &mut *stopped => return Ok(()),
                     answered = self.ping() => if !answered {
-                        tracing::info!(%run_id, "a subscriber does not read and is told where to go on");
-                        return Sessions1::lagged(&emitter, &run_id, &feed.position()).await;
+                        let (run_id, resume) = source.place();
+                        tracing::info!(run_id, "a subscriber does not read and is told where to go on");
+                        return Sessions1::lagged(&emitter, &run_id, &resume).await;
                     },
                 }
                 under_way = 0;
@@ -122,10 +161,8 @@ impl Subscription {
         );
         match tokio::time::timeout(ANSWER, call).await {
             Ok(Ok(_)) => true,
-            Ok(Err(zbus::Error::MethodError(name, ..))) => {
-                name.as_str() != "org.freedesktop.DBus.Error.NoReply"
-            }
-            Ok(Err(_)) | Err(_) => false,
+            Ok(Err(error)) => error_reply(&error).is_some_and(|(name, _)| !is_gone(&name)),
+            Err(_) => false,
         }
     }
 }
@@ -150,7 +187,8 @@ fn signals(batch: Batch) -> Vec<Signal> {
         size += bytes;
         gathered.push(event);
     }
-    if !gathered.is_empty() {
+    // One without events that is not the last says where a session stands.
+    if !gathered.is_empty() || (batch.events.is_empty() && !batch.last) {
         signals.push((from, batch.next, gathered, size));
     }
     signals

@@ -4,7 +4,6 @@
 //! name is taken again. Two connections: one carries calls and signals, the other asks the bus who the callers are
 //! and hears which names are gone (the first cannot wait for an answer while it reads).
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +20,8 @@ use super::gate::{Doorkeeper, GatedSocket, Traffic, send_refusals};
 use super::peer::{Link, Peers};
 use super::senders::Senders;
 use super::socket::Wire;
-use super::{Face, NAME, Owned, stopping};
+use super::{Admission, Face, NAME, Owned, stopping};
+use crate::client::address::socket_paths;
 
 /// The first and the longest pause before the next attempt to reach a bus.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -85,7 +85,7 @@ pub fn user_bus_address(uid: u32) -> String {
 
 /// Why there is no bus to serve.
 #[derive(Debug, thiserror::Error)]
-enum NoBus {
+pub(super) enum NoBus {
     #[error("the bus address names no Unix socket; only unix:path= and unix:abstract= are served")]
     Address,
     #[error("cannot be reached: {0}")]
@@ -175,7 +175,8 @@ impl Doorkeeper for Nobody {
 
 impl Served {
     async fn open(face: &Face, address: &str) -> Result<Self, NoBus> {
-        let (stream, asking_stream) = (connect(face, address).await?, connect(face, address).await?);
+        let (stream, asking_stream) =
+            (connect(face.admission, address).await?, connect(face.admission, address).await?);
 
         let (socket, asking_wire, refusals) =
             GatedSocket::new(asking_stream, Traffic::on_bus(), Arc::new(Nobody), false);
@@ -264,14 +265,14 @@ impl Drop for Served {
 }
 
 /// Connects to the first Unix socket of `address` that can be reached, if it is our account's.
-async fn connect(face: &Face, address: &str) -> Result<UnixStream, NoBus> {
+pub(super) async fn connect(admission: Admission, address: &str) -> Result<UnixStream, NoBus> {
     let paths = socket_paths(address);
     let mut last = NoBus::Address;
     for path in paths {
         match UnixStream::connect(&path).await {
             Ok(stream) => {
                 let uid = stream.peer_cred().map_err(NoBus::Unreachable)?.uid();
-                if !face.admission.admits(uid) {
+                if !admission.admits(uid) {
                     return Err(NoBus::Foreign(uid));
                 }
                 return Ok(stream);
@@ -280,54 +281,4 @@ async fn connect(face: &Face, address: &str) -> Result<UnixStream, NoBus> {
         }
     }
     Err(last)
-}
-
-/// The Unix sockets of a bus address (specification, "Server Addresses"). An abstract one comes with a leading NUL,
-/// as the system has it.
-fn socket_paths(address: &str) -> Vec<PathBuf> {
-    address
-        .split(';')
-        .filter_map(|one| one.strip_prefix("unix:"))
-        .flat_map(|keys| keys.split(','))
-        .filter_map(|pair| match pair.split_once('=')? {
-            ("path", path) => unescape(path),
-            ("abstract", name) => unescape(name).map(|name| format!("\0{name}")),
-            _ => None,
-        })
-        .map(PathBuf::from)
-        .collect()
-}
-
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte == b'%' {
-            let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &rest[2..];
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read() {
-        let paths = |address| socket_paths(address);
-        assert_eq!(paths("unix:path=/run/user/1000/bus"), [PathBuf::from("/run/user/1000/bus")]);
-        assert_eq!(
-            paths("tcp:host=x,port=1;unix:guid=00,path=/tmp/a%20b;unix:abstract=/tmp/x,guid=00"),
-            [PathBuf::from("/tmp/a b"), PathBuf::from("\0/tmp/x")]
-        );
-        assert!(paths("unix:runtime=yes").is_empty());
-        assert!(paths("unixexec:path=/bin/sh").is_empty());
-        assert!(paths("unix:path=%zz").is_empty());
-    }
 }

@@ -123,6 +123,8 @@ impl Exit {
     /// The exit for a call that failed.
     pub fn of_error(error: &Error) -> Exit {
         match error {
+            // A service that cannot start refuses the call that was to start it.
+            Error::Refused { name, .. } if name == "NotStarted" => Exit::NoService,
             Error::Refused { .. } => Exit::Refused,
             Error::NoService { .. } | Error::Busy { .. } => Exit::NoService,
             Error::Unreachable { .. } | Error::OtherAccount { .. } | Error::Lost(_) | Error::Answer(_) => {

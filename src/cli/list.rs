@@ -9,13 +9,13 @@ use crate::model::{End, Phase, State};
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Only those in this state
-    #[arg(long, value_parser = words::state)]
+    #[arg(long, value_parser = words::state())]
     pub state: Option<State>,
     /// Only those in this phase
-    #[arg(long, value_parser = words::phase)]
+    #[arg(long, value_parser = words::phase())]
     pub phase: Option<Phase>,
     /// Only those with this end
-    #[arg(long, value_parser = words::end)]
+    #[arg(long, value_parser = words::end())]
     pub end: Option<End>,
     /// Only those of this profile
     #[arg(long, value_name = "NAME")]

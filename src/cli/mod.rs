@@ -10,6 +10,7 @@
 //! - `watch`: following a session through restarts of the service;
 //! - `view`, `report`, `text`, `output`: what people and programs read.
 
+mod acknowledge;
 mod answer;
 mod asking;
 mod cancel;
@@ -18,18 +19,23 @@ mod demo;
 mod doctor;
 mod events;
 mod exit;
+mod export;
 mod failure;
 mod follow;
 mod list;
 mod message;
 mod output;
+mod pages;
 mod profiles;
+mod prune;
 mod questions;
 mod reconcile;
+mod remove;
 mod report;
 mod run;
 mod start;
 mod status;
+mod storage;
 mod submission;
 mod submit;
 mod text;
@@ -123,6 +129,25 @@ enum Command {
     Cancel(cancel::Arguments),
     /// Look again at a session whose end is uncertain; starts nothing
     Reconcile(reconcile::Arguments),
+    /// Say that a session's events have been dealt with, so that it may be removed
+    ///
+    /// The acknowledgement is stored before this returns. Only sessions that are acknowledged up to their last event are
+    /// removed by `prune` and by the configured retention, unless those are told otherwise.
+    Acknowledge(acknowledge::Arguments),
+    /// Write one session to a file: its events as JSON lines, or its files as a tar archive
+    Export(export::Arguments),
+    /// Say what the spool holds, and what the configured retention would remove
+    Storage,
+    /// Remove ended sessions that are old or take too much room; without --yes only say which
+    ///
+    /// Each condition makes a session due by itself, the first ended first. A session is kept, and told of, if it is not
+    /// acknowledged, if its folder holds a file that is not its own or has a second link, or if it ended in the future. With
+    /// --json an object a line: run_id, action (removed, would-remove, kept), why, ended, bytes.
+    Prune(prune::Arguments),
+    /// Remove ended sessions by name; their run_ids stay taken for ever
+    ///
+    /// With --json an object a line: run_id, removed.
+    Remove(remove::Arguments),
     /// Register programs, and list those that are
     #[command(subcommand)]
     Profiles(profiles::Command),
@@ -130,6 +155,9 @@ enum Command {
     Doctor,
     /// Show the service's promises at work on a scratch spool
     Demo,
+    /// Write manual pages and shell completions
+    #[command(hide = true)]
+    Pages(pages::Arguments),
 }
 
 /// Runs `sessionctl` with the arguments of this process.
@@ -190,9 +218,15 @@ async fn dispatch(command: Command, context: &Context) -> Result<Exit, Failure> 
         Command::Answer(arguments) => answer::run(arguments, context).await,
         Command::Cancel(arguments) => cancel::run(arguments, context).await,
         Command::Reconcile(arguments) => reconcile::run(arguments, context).await,
+        Command::Acknowledge(arguments) => acknowledge::run(arguments, context).await,
+        Command::Export(arguments) => export::run(arguments, context).await,
+        Command::Storage => storage::run(context).await,
+        Command::Prune(arguments) => prune::run(arguments, context).await,
+        Command::Remove(arguments) => remove::run(arguments, context).await,
         Command::Profiles(command) => profiles::run(command, context).await,
         Command::Doctor => doctor::run(context).await,
         Command::Demo => run_demo(context).await,
+        Command::Pages(arguments) => pages::run(&arguments),
     }
 }
 

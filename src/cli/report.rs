@@ -74,6 +74,7 @@ pub fn status_lines(status: &SessionStatus, style: Style) -> String {
         ("containment", some(status.text("containment"))),
         ("conversation", some(status.text("conversation"))),
         ("head", some(status.text("head"))),
+        ("acknowledged", acknowledged(status)),
     ] {
         lines.extend(value.map(|value| line(label, &value)));
     }
@@ -126,7 +127,7 @@ pub fn service_lines(properties: &Map<String, Value>, style: Style) -> String {
     let profiles = properties.get("Profiles").and_then(Value::as_object);
     let names: Vec<&str> = profiles.into_iter().flat_map(Map::keys).map(String::as_str).collect();
     let names = if names.is_empty() { "none".to_owned() } else { shortened(&names.join(", "), 300) };
-    let lines = [
+    let mut lines = vec![
         line("service", text("State")),
         line("version", &format!("{} (interface {})", text("Version"), number("InterfaceVersion"))),
         line("upgrade", upgrade),
@@ -135,11 +136,35 @@ pub fn service_lines(properties: &Map<String, Value>, style: Style) -> String {
         line("containment", text("Containment")),
         line("profiles", &names),
     ];
+    // A service of an earlier version does not say.
+    if let Some(controller) = properties.get("Controller").and_then(Value::as_object) {
+        lines.extend(controller_lines(controller));
+    }
     style.text(&lines.join("\n"))
+}
+
+/// Who owns runs and leases, and what waits for it.
+fn controller_lines(controller: &Map<String, Value>) -> Vec<String> {
+    let text = |key: &str| controller.get(key).and_then(Value::as_str).unwrap_or_default();
+    let mut lines = vec![line("controller", text("name"))];
+    if !text("problem").is_empty() {
+        lines.push(line("", &format!("did not answer: {}", text("problem"))));
+    }
+    let undelivered = controller.get("undelivered").and_then(Value::as_u64).unwrap_or_default();
+    if undelivered > 0 {
+        let command = "sessionctl list --state reconciliation-required, sessionctl reconcile ID";
+        lines.push(line("undelivered", &format!("{}: {command}", plural(undelivered, "session"))));
+    }
+    lines
 }
 
 fn line(label: &str, value: &str) -> String {
     format!("{label:<13} {value}")
+}
+
+fn acknowledged(status: &SessionStatus) -> Option<String> {
+    let to = some(status.text("acknowledged"))?;
+    Some(if to == status.text("head") { "all events".to_owned() } else { format!("up to {to}") })
 }
 
 fn some(text: &str) -> Option<String> {
@@ -189,7 +214,7 @@ fn tokens(progress: &Map<String, Value>) -> Option<String> {
     Some(format!("tokens {} in{cached}, {} out", count(input), count(output)))
 }
 
-fn plural(number: u64, word: &str) -> String {
+pub fn plural(number: u64, word: &str) -> String {
     format!("{} {word}{}", count(number), if number == 1 { "" } else { "s" })
 }
 

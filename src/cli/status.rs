@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use super::report::{service_lines, status_lines};
 use super::{Context, Exit, Failure};
 use crate::client::SessionStatus;
+use crate::config::Account;
 
 /// Says what is known of a session, or of the service.
 #[derive(Debug, Args)]
@@ -33,9 +34,14 @@ async fn service(context: &Context) -> Result<Exit, Failure> {
     if !context.out.json && upgrade_pending(&properties) {
         context.out.note(UPGRADE_NOTE);
     }
+    if !context.out.json && Account::own().is_ok_and(|account| account.lingers() == Some(false)) {
+        context.out.note(LOGOUT_NOTE);
+    }
     Ok(Exit::Ok)
 }
 
+const LOGOUT_NOTE: &str = "this account does not linger: its last logout stops the service and its sessions \
+                           (`loginctl enable-linger` lets them live on)";
 const UPGRADE_NOTE: &str = "the service runs another program than the one that is installed now: restart it to use that \
                             (`systemctl --user restart airouter-sessiond`; under systemd its sessions go on)";
 

@@ -62,13 +62,26 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// A duration in µs, for people: `0.4 s`, `12.3 s`, `3 min 05 s`, `2 h 07 min`.
+/// A number of bytes, for people: `17 B`, `1.0 KiB`, `3.5 GiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (bytes.max(1).ilog2() / 10) as usize;
+    let Some(unit) = power.checked_sub(1).and_then(|index| UNITS.get(index)) else {
+        return format!("{bytes} B");
+    };
+    // Rounded down: what is shown is never more than there is.
+    let tenths = (u128::from(bytes) * 10) >> (10 * power);
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
+}
+
+/// A duration in µs, for people: `0.4 s`, `12.3 s`, `3 min 05 s`, `2 h 07 min`, `30 d 04 h`.
 pub fn duration(microseconds: u64) -> String {
     let seconds = microseconds / 1_000_000;
     match seconds {
         0..60 => format!("{seconds}.{} s", microseconds % 1_000_000 / 100_000),
         60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+        3600..172_800 => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {:02} h", seconds / 86_400, seconds % 86_400 / 3600),
     }
 }
 
@@ -128,6 +141,9 @@ mod tests {
         assert_eq!(duration(12_345_678), "12.3 s");
         assert_eq!(duration(185_000_000), "3 min 05 s");
         assert_eq!(duration(7_620_000_000), "2 h 07 min");
+        assert_eq!(duration(30 * 86_400_000_000 + 14_400_000_000), "30 d 04 h");
+        assert_eq!([0, 1023, 1024].map(size), ["0 B", "1023 B", "1.0 KiB"]);
+        assert_eq!([(7 << 30) - 1, u64::MAX].map(size), ["6.9 GiB", "15.9 EiB"]);
         assert_eq!(count(7), "7");
         assert_eq!(count(1_234_567), "1 234 567");
     }

@@ -2,32 +2,57 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::model::{End, Phase, State};
 
-/// A state by its word.
-pub fn state(word: &str) -> Result<State, String> {
-    known(word, &["queued", "accepted", "driving", "finished", "reconciliation-required"])
+/// Of a session's states.
+const STATES: [&str; 5] = ["queued", "accepted", "driving", "finished", "reconciliation-required"];
+/// Of a run's phases.
+const PHASES: [&str; 5] = ["pending", "running", "complete", "failed", "cancelled"];
+/// Of a session's ends.
+const ENDS: [&str; 16] = [
+    "completed",
+    "failed",
+    "cancelled",
+    "deadline",
+    "idle",
+    "lease-lost",
+    "out-of-memory",
+    "journal-full",
+    "journal-failed",
+    "spawn-failed",
+    "no-output",
+    "limit-reached",
+    "killed",
+    "stopped-with-service",
+    "interrupted",
+    "invalid-output",
+];
+
+/// Takes a state by its word.
+pub fn state() -> impl TypedValueParser<Value = State> {
+    one_of(&STATES)
 }
 
-/// A phase by its word.
-pub fn phase(word: &str) -> Result<Phase, String> {
-    known(word, &["pending", "running", "complete", "failed", "cancelled"])
+/// Takes a phase by its word.
+pub fn phase() -> impl TypedValueParser<Value = Phase> {
+    one_of(&PHASES)
 }
 
-/// An end by its word.
-pub fn end(word: &str) -> Result<End, String> {
-    let words: Vec<String> = End::ALL.iter().map(End::to_string).collect();
-    known(word, &words)
+/// Takes an end by its word.
+pub fn end() -> impl TypedValueParser<Value = End> {
+    one_of(&ENDS)
 }
 
-fn known<T: DeserializeOwned>(word: &str, words: &[impl AsRef<str>]) -> Result<T, String> {
-    serde_json::from_value(Value::from(word)).map_err(|_| {
-        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        format!("use one of {}", words.join(", "))
-    })
+/// Help, manual pages and completions have the words too.
+fn one_of<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value::<T>(Value::from(word)))
 }
 
 /// A duration: a number of seconds, or one with `s`, `m`, `h` or `d`.
@@ -82,10 +107,15 @@ mod tests {
 
     #[test]
     fn every_word_of_the_interface_is_known() {
-        for word in End::ALL {
-            assert_eq!(end(&word.to_string()), Ok(word));
+        let command = clap::Command::new("x");
+        let parse = |word: &str| end().parse_ref(&command, None, word.as_ref());
+        assert_eq!(ENDS.map(|word| parse(word).expect(word)), End::ALL);
+        for word in STATES {
+            assert_eq!(state().parse_ref(&command, None, word.as_ref()).expect(word).to_string(), word);
         }
-        assert_eq!(state("reconciliation-required"), Ok(State::ReconciliationRequired));
-        assert!(phase("done").unwrap_err().contains("complete"));
+        for word in PHASES {
+            assert_eq!(phase().parse_ref(&command, None, word.as_ref()).expect(word).to_string(), word);
+        }
+        assert!(parse("done").is_err());
     }
 }

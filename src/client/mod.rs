@@ -37,17 +37,22 @@
 //! # }
 //! ```
 
+#[cfg(feature = "daemon")]
+pub(crate) mod address;
 mod attachment;
 mod connect;
 mod error;
 mod follow;
 pub mod location;
 mod patience;
+#[cfg(feature = "daemon")]
+pub(crate) mod reply;
 mod status;
 mod subscription;
-mod variant;
+mod subscription_all;
+pub(crate) mod variant;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -55,13 +60,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use zbus::{DynamicType, Message, OwnedObjectPath, OwnedVariant, Variant};
 
-pub use crate::model::Filter;
+pub use crate::model::{Filter, PrunePolicy, Pruned, Storage};
 pub use attachment::Attachment;
 pub use connect::{Client, Connector};
 pub use error::{ERROR_PREFIX, Error};
 pub use follow::{Follow, FollowOptions};
 pub use status::SessionStatus;
 pub use subscription::{Delivery, Record, Subscription};
+pub use subscription_all::{AllDelivery, AllSubscription};
 
 use self::variant::{Dictionary, texts_to_variant, to_dictionary, to_object};
 use crate::model::{Answer, MessageStatus, RunId, Submission};
@@ -311,6 +317,60 @@ impl Client {
         self.ask("Answer", &body).await
     }
 
+    /// Says that the application has projected a session's events up to `cursor` (`end`: all that there are). When this
+    /// returns, that would survive a power loss; the same or an earlier cursor again changes nothing.
+    ///
+    /// # Errors
+    /// The cursor is refused (`InvalidCursor…`), there is no such session, or the service cannot be asked.
+    pub async fn acknowledge(&self, run_id: RunId, cursor: &str) -> Result<SessionStatus, Error> {
+        let body = (run_id.to_string(), carriable("cursor", cursor)?);
+        let status: WireDictionary = self.ask("Acknowledge", &body).await?;
+        Ok(SessionStatus::from_json(to_object(status)))
+    }
+
+    /// Removes an ended session. Again it changes nothing, so a call whose reply was lost is made again as it is.
+    ///
+    /// # Errors
+    /// It has not ended (`NotSettled`), its folder holds what is not its own (`Kept`), there is no such session, or the
+    /// service cannot be asked.
+    pub async fn remove(&self, run_id: RunId) -> Result<(), Error> {
+        self.ask("Remove", &(run_id.to_string(),)).await
+    }
+
+    /// What the spool holds.
+    ///
+    /// # Errors
+    /// The service cannot be asked, or its disk fails.
+    pub async fn storage(&self) -> Result<Storage, Error> {
+        let storage: WireDictionary = self.ask("Storage", &()).await?;
+        serde_json::from_value(Value::Object(to_object(storage))).map_err(Error::answer)
+    }
+
+    /// Removes the ended sessions that `policy` finds, or says what it would remove: [`PrunePolicy::dry_run`] is on by
+    /// default. A call removes at most [`PrunePolicy::limit`]; it is made again until it removes none.
+    ///
+    /// ```no_run
+    /// # use airouter_sessiond::client::{Client, Error, PrunePolicy};
+    /// # async fn example(client: &Client) -> Result<(), Error> {
+    /// let month = PrunePolicy { older_than_seconds: Some(30 * 86_400), ..PrunePolicy::default() };
+    /// for session in client.prune(&month).await? {
+    ///     println!("{} {} {}", session.run_id, session.action, session.why.unwrap_or_default());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The policy is refused (`InvalidArgument`: it names no condition), or the service cannot be asked.
+    pub async fn prune(&self, policy: &PrunePolicy) -> Result<Vec<Pruned>, Error> {
+        let Value::Object(policy) = serde_json::to_value(policy).map_err(Error::answer)? else {
+            return Err(Error::answer("a policy is not an object"));
+        };
+        let sessions: Vec<WireDictionary> = self.ask("Prune", &(to_dictionary(&policy),)).await?;
+        let typed = |session| serde_json::from_value(Value::Object(to_object(session)));
+        sessions.into_iter().map(typed).collect::<Result<_, _>>().map_err(Error::answer)
+    }
+
     /// The service's properties, as JSON, by their names: `Version`, `InterfaceVersion`, `Profiles`, `Limits`, ….
     ///
     /// # Errors
@@ -327,6 +387,19 @@ impl Client {
     /// The cursor is refused, or the service cannot be asked.
     pub async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Subscription, Error> {
         Subscription::new(self.reconnect().await?, run_id, cursor).await
+    }
+
+    /// The activity of all sessions as signals, over a connection of its own: of those that have not ended from `cursor`
+    /// (`start` or `end`), of those in `positions` from there, whether they ended or not, and of those that come.
+    ///
+    /// # Errors
+    /// A cursor is refused, a session in `positions` was removed, or the service cannot be asked.
+    pub async fn subscribe_all(
+        &self,
+        cursor: &str,
+        positions: BTreeMap<RunId, String>,
+    ) -> Result<AllSubscription, Error> {
+        AllSubscription::new(self.reconnect().await?, cursor, positions).await
     }
 
     async fn send(

@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use serde_json::{Map, Value};
 use zbus::message::Type;
-use zbus::{Message, MessageStream, OwnedVariant};
+use zbus::{Message, MessageStream, OwnedVariant, Variant};
 
 use super::variant::to_object;
 use super::{BUS_NAME, Client, Error, INTERFACE, connect::BUS};
@@ -58,54 +58,27 @@ pub enum Delivery {
 /// asks now and then whether it still reads; the answer is given by [`Subscription::next`].
 #[derive(Debug)]
 pub struct Subscription {
-    client: Client,
-    stream: MessageStream,
+    signals: Signals,
     run_id: RunId,
     position: String,
-    /// What came while the subscription was being made.
-    early: VecDeque<Message>,
     subscribed: bool,
 }
 
 impl Subscription {
     pub(super) async fn new(client: Client, run_id: RunId, cursor: &str) -> Result<Self, Error> {
-        let stream = MessageStream::from(client.connection());
-        client.watch_name().await?;
         let mut subscription = Subscription {
-            client,
-            stream,
+            signals: Signals::new(client).await?,
             run_id,
             position: cursor.to_owned(),
-            early: VecDeque::new(),
             subscribed: false,
         };
         subscription.subscribe().await?;
         Ok(subscription)
     }
 
-    /// Subscribes from the position. The stream is read meanwhile: one that is not would stop the whole connection,
-    /// the reply included.
+    /// Subscribes from the position.
     async fn subscribe(&mut self) -> Result<(), Error> {
-        let run_id = self.run_id.to_string();
-        let options: HashMap<&str, OwnedVariant> = HashMap::new();
-        let body = (run_id.as_str(), self.position.as_str(), options);
-        let mut call = Box::pin(self.client.call("Subscribe", &body));
-        loop {
-            match select(call, self.stream.next()).await {
-                Either::Left((reply, _)) => {
-                    reply?;
-                    break;
-                }
-                Either::Right((message, unfinished)) => {
-                    if let Some(Ok(message)) = message
-                        && is_ours(&message)
-                    {
-                        self.early.push_back(message);
-                    }
-                    call = unfinished;
-                }
-            }
-        }
+        self.signals.subscribe(&self.run_id.to_string(), &self.position, HashMap::new()).await?;
         self.subscribed = true;
         Ok(())
     }
@@ -121,6 +94,97 @@ impl Subscription {
             self.subscribe().await?;
         }
         loop {
+            let Some(signal) = self.signals.next().await? else { return Ok(None) };
+            if let Some(delivery) = self.read(signal) {
+                return Ok(Some(delivery));
+            }
+        }
+    }
+
+    fn read(&mut self, signal: Signal) -> Option<Delivery> {
+        match signal {
+            Signal::Activity { run_id, from, next, records } => {
+                // What an earlier subscription on this connection had still under way is passed over.
+                if run_id != self.run_id.to_string() || !self.continues(&from) {
+                    return None;
+                }
+                self.position.clone_from(&next);
+                Some(Delivery::Activity { from, next, records })
+            }
+            Signal::Lagged { run_id, resume } => {
+                if run_id != self.run_id.to_string() {
+                    return None;
+                }
+                self.position.clone_from(&resume);
+                self.subscribed = false;
+                Some(Delivery::Lagged { resume })
+            }
+        }
+    }
+
+    /// A batch continues if it begins where the last one ended; the words `start` and `end` can begin anywhere.
+    fn continues(&self, from: &str) -> bool {
+        from == self.position || self.position == "start" || self.position == "end"
+    }
+
+    /// The cursor after the last record that was given.
+    pub fn position(&self) -> &str {
+        &self.position
+    }
+}
+
+/// What the service sends to a subscriber alone.
+pub(super) enum Signal {
+    Activity { run_id: String, from: String, next: String, records: Vec<Record> },
+    Lagged { run_id: String, resume: String },
+}
+
+/// The signals of one connection that is there for a subscription.
+#[derive(Debug)]
+pub(super) struct Signals {
+    client: Client,
+    stream: MessageStream,
+    /// What came while the subscription was being made.
+    early: VecDeque<Message>,
+}
+
+impl Signals {
+    pub(super) async fn new(client: Client) -> Result<Signals, Error> {
+        let stream = MessageStream::from(client.connection());
+        client.watch_name().await?;
+        Ok(Signals { client, stream, early: VecDeque::new() })
+    }
+
+    /// Subscribes. The stream is read meanwhile: one that is not would stop the whole connection, the reply included.
+    pub(super) async fn subscribe(
+        &mut self,
+        run_id: &str,
+        cursor: &str,
+        options: HashMap<&str, Variant<'_>>,
+    ) -> Result<(), Error> {
+        let body = (run_id, cursor, options);
+        let mut call = Box::pin(self.client.call("Subscribe", &body));
+        loop {
+            match select(call, self.stream.next()).await {
+                Either::Left((reply, _)) => {
+                    reply?;
+                    return Ok(());
+                }
+                Either::Right((message, unfinished)) => {
+                    if let Some(Ok(message)) = message
+                        && is_ours(&message)
+                    {
+                        self.early.push_back(message);
+                    }
+                    call = unfinished;
+                }
+            }
+        }
+    }
+
+    /// The next signal to a subscriber; `None` when the connection, or on a bus the service, is gone.
+    pub(super) async fn next(&mut self) -> Result<Option<Signal>, Error> {
+        loop {
             let message = match self.early.pop_front() {
                 Some(message) => message,
                 None => match self.stream.next().await {
@@ -133,8 +197,8 @@ impl Subscription {
             }
             if message.message_type() == Type::MethodCall {
                 self.answer(&message).await?;
-            } else if let Some(delivery) = self.read(&message)? {
-                return Ok(Some(delivery));
+            } else if let Some(signal) = read(&message)? {
+                return Ok(Some(signal));
             }
         }
     }
@@ -154,46 +218,26 @@ impl Subscription {
         }
         Ok(())
     }
+}
 
-    fn read(&mut self, message: &Message) -> Result<Option<Delivery>, Error> {
-        if !is_ours(message) {
-            return Ok(None);
+fn read(message: &Message) -> Result<Option<Signal>, Error> {
+    if !is_ours(message) {
+        return Ok(None);
+    }
+    let header = message.header();
+    let body = message.body();
+    Ok(match header.member().map(|name| name.as_str()) {
+        Some("Activity") => {
+            let (run_id, from, next, wire): (String, String, String, Vec<WireRecord>) =
+                body.deserialize().map_err(Error::answer)?;
+            Some(Signal::Activity { run_id, from, next, records: to_records(wire) })
         }
-        let header = message.header();
-        let body = message.body();
-        match header.member().map(|name| name.as_str()) {
-            Some("Activity") => {
-                let (run_id, from, next, wire): (String, String, String, Vec<WireRecord>) =
-                    body.deserialize().map_err(Error::answer)?;
-                // What an earlier subscription on this connection had still under way is passed over.
-                if run_id != self.run_id.to_string() || !self.continues(&from) {
-                    return Ok(None);
-                }
-                self.position.clone_from(&next);
-                Ok(Some(Delivery::Activity { from, next, records: to_records(wire) }))
-            }
-            Some("Lagged") => {
-                let (run_id, resume): (String, String) = body.deserialize().map_err(Error::answer)?;
-                if run_id != self.run_id.to_string() {
-                    return Ok(None);
-                }
-                self.position.clone_from(&resume);
-                self.subscribed = false;
-                Ok(Some(Delivery::Lagged { resume }))
-            }
-            _ => Ok(None),
+        Some("Lagged") => {
+            let (run_id, resume): (String, String) = body.deserialize().map_err(Error::answer)?;
+            Some(Signal::Lagged { run_id, resume })
         }
-    }
-
-    /// A batch continues if it begins where the last one ended; the words `start` and `end` can begin anywhere.
-    fn continues(&self, from: &str) -> bool {
-        from == self.position || self.position == "start" || self.position == "end"
-    }
-
-    /// The cursor after the last record that was given.
-    pub fn position(&self) -> &str {
-        &self.position
-    }
+        _ => None,
+    })
 }
 
 /// The bus says that the service's name has lost its owner: what this owner was to send will not come.

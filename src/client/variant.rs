@@ -7,10 +7,10 @@ use serde_json::{Map, Number, Value};
 use zbus::{OwnedVariant, Variant};
 
 /// A dictionary as it travels.
-pub(super) type Dictionary = HashMap<String, Variant<'static>>;
+pub(crate) type Dictionary = HashMap<String, Variant<'static>>;
 
 /// The variants of a JSON object. What is `null` is left out: D-Bus has no such value.
-pub(super) fn to_dictionary(object: &Map<String, Value>) -> Dictionary {
+pub(crate) fn to_dictionary(object: &Map<String, Value>) -> Dictionary {
     object.iter().filter_map(|(key, value)| Some((key.clone(), to_variant(value)?))).collect()
 }
 
@@ -54,7 +54,7 @@ pub(super) fn texts_to_variant(table: &BTreeMap<String, String>) -> Variant<'sta
 }
 
 /// The JSON object of a dictionary that the service gave.
-pub(super) fn to_object(dictionary: HashMap<String, OwnedVariant>) -> Map<String, Value> {
+pub(crate) fn to_object(dictionary: HashMap<String, OwnedVariant>) -> Map<String, Value> {
     dictionary.into_iter().map(|(key, value)| (key, to_json(&value))).collect()
 }
 

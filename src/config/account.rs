@@ -1,6 +1,6 @@
 //! The account whose service this is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::unistd::{Group, Uid, User, geteuid};
 
@@ -41,6 +41,14 @@ impl Account {
             home: home.ok_or(ConfigError::NoHome { uid: uid.as_raw() })?,
             shell: if shell.is_absolute() { shell } else { PathBuf::from("/bin/sh") },
         })
+    }
+
+    /// Whether its processes live on after its last logout, where systemd would stop them; `None`: there is no systemd.
+    pub fn lingers(&self) -> Option<bool> {
+        // sd_booted(3), and what `loginctl enable-linger` leaves.
+        Path::new("/run/systemd/system")
+            .is_dir()
+            .then(|| Path::new("/var/lib/systemd/linger").join(&self.name).exists())
     }
 }
 

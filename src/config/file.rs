@@ -9,9 +9,11 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::controller::{self, FileController};
 use super::given::{Given, Optional, Problem, Section, refuse};
 use super::{
-    Account, BusMode, Capture, Config, ConfigError, ContainmentMode, DEFAULT_PATH, OnStop, Profile, trust,
+    Account, BusMode, Capture, Config, ConfigError, ContainmentMode, DEFAULT_PATH, OnStop, Profile,
+    Retention, trust,
 };
 use crate::client::location;
 use crate::dialect;
@@ -49,9 +51,12 @@ struct File {
     question_seconds: Option<Given>,
     application: Option<Given>,
     host: Option<Given>,
+    controller: Option<Section<FileController>>,
     containment: Option<Given>,
     #[serde(default)]
     limits: Section<FileLimits>,
+    #[serde(default)]
+    retention: Section<FileRetention>,
     #[serde(default)]
     environment: Section<BTreeMap<String, Given>>,
     #[serde(default)]
@@ -78,6 +83,14 @@ struct FileLimits {
     grace_ms: Option<Given>,
     drain_ms: Option<Given>,
     linger_ms: Option<Given>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileRetention {
+    acknowledged_only: Option<Given>,
+    max_age_days: Option<Given>,
+    max_bytes: Option<Given>,
 }
 
 #[derive(Deserialize, Default)]
@@ -177,6 +190,28 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
         let most = location::MAX_SOCKET_PATH;
         return refuse("socket", format!("a socket's path takes at most {most} bytes; name a shorter one"));
     }
+    let controller = match file.controller {
+        Some(section) => Some(controller::resolve(section.table("controller")?, account)?),
+        None => None,
+    };
+    let application = file.application.checked("application", Given::text)?.unwrap_or_default();
+    let host = file.host.checked("host", Given::text)?.unwrap_or_else(host_name);
+    if controller.is_some() {
+        for (key, text) in [("application", &application), ("host", &host)] {
+            if text.is_empty() {
+                return refuse(
+                    key,
+                    "is empty; the framework in [controller] gives its runs to an application on a host",
+                );
+            }
+        }
+        if file.lease_seconds.is_some() {
+            return refuse(
+                "lease_seconds",
+                "stands beside [controller], whose lease_seconds holds; leave this one out",
+            );
+        }
+    }
     Ok(Config {
         file: path.to_owned(),
         spool,
@@ -191,8 +226,9 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
             .question_seconds
             .checked("question_seconds", |given, key| given.number(key, 0, MAX_SECONDS))?
             .map_or(Some(QUESTION_SECONDS), |seconds| (seconds > 0).then_some(seconds)),
-        application: file.application.checked("application", Given::text)?.unwrap_or_default(),
-        host: file.host.checked("host", Given::text)?.unwrap_or_else(host_name),
+        controller,
+        application,
+        host,
         limits: resolve_limits(file.limits.table("limits")?)?,
         environment,
         profiles,
@@ -200,6 +236,7 @@ fn resolve(file: File, path: &Path, account: &Account) -> Result<Config, Problem
             .containment
             .checked("containment", |given, key| given.word(key, &CONTAINMENTS))?
             .unwrap_or_default(),
+        retention: resolve_retention(file.retention.table("retention")?)?,
     })
 }
 
@@ -329,6 +366,21 @@ fn resolve_limits(file: FileLimits) -> Result<Limits, Problem> {
     })
 }
 
+fn resolve_retention(file: FileRetention) -> Result<Retention, Problem> {
+    let limit = |name: &str, given: Option<Given>, least, most| {
+        given.checked(&format!("retention.{name}"), |given, key| given.number(key, least, most))
+    };
+    Ok(Retention {
+        acknowledged_only: file
+            .acknowledged_only
+            .checked("retention.acknowledged_only", Given::flag)?
+            .unwrap_or(true),
+        // A session that ended today is never too old.
+        max_age_days: limit("max_age_days", file.max_age_days, 1, 36_600)?,
+        max_bytes: limit("max_bytes", file.max_bytes, 0, 1 << 60)?,
+    })
+}
+
 fn texts(key: &str, table: Section<BTreeMap<String, Given>>) -> Result<BTreeMap<String, String>, Problem> {
     let table = table.table(key)?;
     let checked = table.into_iter().map(|(name, given)| {
@@ -341,7 +393,7 @@ fn texts(key: &str, table: Section<BTreeMap<String, Given>>) -> Result<BTreeMap<
     checked.collect()
 }
 
-fn absolute(given: Given, key: &str) -> Result<PathBuf, Problem> {
+pub(super) fn absolute(given: Given, key: &str) -> Result<PathBuf, Problem> {
     let path = given.path(key)?;
     check_absolute(key, &path)?;
     Ok(path)

@@ -4,6 +4,8 @@
 //! - `file`: the file's own form, its keys, and the checks on their values;
 //! - `given`: values of any kind, and what each key needs;
 //! - `account`: whose service this is, from the password database by uid;
+//! - `controller`: the framework that owns runs and leases;
+//! - `token`: the file that holds the framework's token;
 //! - `trust`: who could change the file or a registered program.
 //!
 //! Nobody can run anything that is not registered here, so whoever can write the file, a program or its directory
@@ -14,8 +16,10 @@
 //! silently absent.
 
 mod account;
+mod controller;
 mod file;
 mod given;
+mod token;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -23,6 +27,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use account::Account;
+pub use controller::{ControllerBus, ControllerConfig};
+pub use token::{Token, TokenFile, TokenProblem};
 pub use trust::Untrusted;
 
 use crate::client::location;
@@ -108,7 +114,9 @@ pub struct Config {
     pub lease_seconds: Option<u64>,
     /// How long a question waits for an answer before it is refused, in seconds; `None`: for ever.
     pub question_seconds: Option<u64>,
-    /// The application that bindings must name; empty with the embedded controller.
+    /// The framework that owns runs and leases; `None`: the spool itself does.
+    pub controller: Option<ControllerConfig>,
+    /// The application that bindings must name; empty: any. A framework has one.
     pub application: String,
     /// This host's name.
     pub host: String,
@@ -120,6 +128,19 @@ pub struct Config {
     pub profiles: BTreeMap<String, Profile>,
     /// How the processes of a session are held together.
     pub containment: ContainmentMode,
+    /// What of the ended sessions is removed without being asked.
+    pub retention: Retention,
+}
+
+/// What of the ended sessions is removed without being asked: nothing, unless a limit is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retention {
+    /// Only sessions whose events an application acknowledged up to the last.
+    pub acknowledged_only: bool,
+    /// Those that ended so many days ago.
+    pub max_age_days: Option<u64>,
+    /// The first that ended, while all together take more bytes of the disk.
+    pub max_bytes: Option<u64>,
 }
 
 /// A registered program.
@@ -330,6 +351,7 @@ impl fmt::Debug for Config {
             .field("allow_root", &self.allow_root)
             .field("on_stop", &self.on_stop)
             .field("lease_seconds", &self.lease_seconds)
+            .field("controller", &self.controller)
             .field("question_seconds", &self.question_seconds)
             .field("application", &self.application)
             .field("host", &self.host)
@@ -337,6 +359,7 @@ impl fmt::Debug for Config {
             .field("environment", &self.environment.keys())
             .field("profiles", &self.profiles)
             .field("containment", &self.containment)
+            .field("retention", &self.retention)
             .finish()
     }
 }

@@ -189,6 +189,9 @@ fn the_example_shows_the_defaults() {
     );
     assert_eq!((short.on_stop, full.on_stop), (None, Some(OnStop::Detach)));
     assert_eq!(full.application, default.application);
+    let off = Retention { acknowledged_only: true, max_age_days: None, max_bytes: None };
+    assert_eq!((&short.retention, &default.retention), (&off, &off));
+    assert_eq!((full.retention.max_age_days, full.retention.max_bytes), (Some(90), Some(20 << 30)));
     assert_eq!(full.profiles["cat"].limits.journal_max, Some(256 << 20));
 }
 
@@ -198,6 +201,7 @@ fn the_example_shows_every_key() {
     for (context, table) in [
         ("", &full),
         ("limits.", full["limits"].as_table().unwrap()),
+        ("retention.", full["retention"].as_table().unwrap()),
         ("profiles.cat.", full["profiles"]["cat"].as_table().unwrap()),
         ("profiles.cat.limits.", full["profiles"]["cat"]["limits"].as_table().unwrap()),
     ] {
@@ -207,10 +211,64 @@ fn the_example_shows_every_key() {
             if context.is_empty() { profile("") } else { String::new() }
         ));
         let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
-        assert!(known.len() >= 4, "{error}");
-        for key in known {
+        assert!(known.len() >= 3, "{error}");
+        // A framework has an example of its own.
+        for key in known.into_iter().filter(|key| *key != "controller") {
             assert!(table.contains_key(key), "{context}{key} is missing in the example");
         }
+    }
+}
+
+/// The example's framework in force, for an application; its token's file is not there.
+fn example_of_a_framework() -> String {
+    let table: Vec<&str> = EXAMPLE
+        .lines()
+        .filter_map(|line| line.strip_prefix("#   "))
+        .filter(|line| !line.starts_with("token_file"))
+        .collect();
+    format!("application = \"app\"\n{}\n{}", table.join("\n"), profile(""))
+}
+
+#[test]
+fn the_example_of_a_framework_shows_its_defaults_and_every_key() {
+    let config = Config::parse(&example_of_a_framework(), Path::new(FILE)).unwrap();
+    let shown = config.controller.unwrap();
+    let least = "application = \"app\"\n[controller]\nbus = \"session\"\nname = \"org.example.Framework\"\n\
+                 path = \"/org/example/Framework\"\n";
+    let config = Config::parse(&format!("{least}{}", profile("")), Path::new(FILE)).unwrap();
+    assert_eq!(config.controller.as_ref(), Some(&shown));
+    assert_eq!((shown.lease_seconds, shown.call_seconds, shown.bus), (60, 10, ControllerBus::Session));
+    let error = refused(&format!("{least}no_such_key = 1\n{}", profile("")));
+    let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+    assert_eq!(known.len(), 6, "{error}");
+    for key in known {
+        assert!(EXAMPLE.contains(&format!("\n#   {key} = ")), "{key} is missing in the example");
+    }
+}
+
+#[test]
+fn a_framework_that_cannot_be_meant_is_refused_by_key() {
+    let right = example_of_a_framework();
+    for (from, to, key) in [
+        ("application = \"app\"", "", "application"),
+        ("application = \"app\"", "application = \"app\"\nhost = \"\"", "host"),
+        ("application = \"app\"", "application = \"app\"\nlease_seconds = 60", "lease_seconds"),
+        ("bus = \"session\"", "", "controller.bus"),
+        ("bus = \"session\"", "bus = \"tcp:host=example.org\"", "controller.bus"),
+        ("bus = \"session\"", "bus = 3", "controller.bus"),
+        ("name = \"org.example.Framework\"", "", "controller.name"),
+        ("name = \"org.example.Framework\"", "name = \":1.5\"", "controller.name"),
+        ("path = \"/org/example/Framework\"", "path = \"org\"", "controller.path"),
+        ("lease_seconds = 60", "lease_seconds = 2", "controller.lease_seconds"),
+        ("lease_seconds = 60", "lease_seconds = 100000", "controller.lease_seconds"),
+        ("call_seconds = 10", "call_seconds = 21", "controller.call_seconds"),
+        ("call_seconds = 10", "token_file = \"token\"", "controller.token_file"),
+        ("call_seconds = 10", "token_file = \"/nonexistent/token\"", "controller.token_file"),
+    ] {
+        let text = right.replacen(from, to, 1);
+        assert_ne!(text, right, "{from}");
+        let error = refused(&text);
+        assert!(error.contains(&format!(": {key}: ")), "{key}: {error}");
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::time::{ClockId as Clock, clock_gettime};
 use tokio::io::unix::AsyncFd;
 
 /// Microseconds since 1970; 0 if the clock stands before that.
@@ -13,6 +14,13 @@ pub fn now_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Milliseconds since the boot, with those in which the machine slept: the same for every process of this boot.
+pub fn boot_ms() -> u64 {
+    // It cannot fail: the clock exists since Linux 2.6.39.
+    let now = clock_gettime(Clock::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A moment on `CLOCK_BOOTTIME`, which goes on while the machine sleeps (timerfd_create(2)).
@@ -29,6 +37,12 @@ impl BootTimer {
         timer.set(Expiration::OneShot(TimeSpec::from_duration(after)), TimerSetTimeFlags::empty())?;
         // SAFETY: the descriptor is owned until it is dropped, and always names the same timer.
         Ok(BootTimer { fd: unsafe { AsyncFd::register(OwnedFd::from(timer)) }? })
+    }
+
+    /// That moment, as [`boot_ms`] counts.
+    pub fn at(moment: u64) -> io::Result<BootTimer> {
+        // A timer of no time at all would never pass (timerfd_settime(2)).
+        BootTimer::after(Duration::from_millis(moment.saturating_sub(boot_ms()).max(1)))
     }
 
     /// Waits for it. It stays passed: asking again answers at once.

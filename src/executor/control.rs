@@ -27,14 +27,21 @@ pub enum Request {
         /// Where the executor was put meanwhile.
         #[serde(default)]
         placement: Placement,
+        /// Until when the lease stands, in milliseconds of `CLOCK_BOOTTIME`; absent: for its whole time from now on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<u64>,
     },
     /// End the session for this reason. Asking twice is asking once: the first reason stays.
     Stop {
         /// `cancelled`, `lease-lost` or `stopped-with-service`.
         end: End,
     },
-    /// The lease holds for its whole time again, from now on.
-    Renew,
+    /// The lease stands again.
+    Renew {
+        /// Until when, in milliseconds of `CLOCK_BOOTTIME`; absent: for its whole time from now on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<u64>,
+    },
     /// The inbox has grown: read on in it.
     Mail,
     /// Something of a newer daemon.
@@ -177,7 +184,9 @@ mod tests {
         let request: Request = serde_json::from_str(r#"{"request":"dance","with":1}"#).expect("parses");
         assert_eq!(request, Request::Unknown);
         let go: Request = serde_json::from_str(r#"{"request":"go"}"#).expect("an older daemon's");
-        assert_eq!(go, Request::Go { placement: Placement::default() });
+        assert_eq!(go, Request::Go { placement: Placement::default(), until: None });
+        let renew: Request = serde_json::from_str(r#"{"request":"renew"}"#).expect("an older daemon's");
+        assert_eq!(renew, Request::Renew { until: None });
         let stop = Request::Stop { end: End::Cancelled };
         assert_eq!(encode(&stop), b"{\"request\":\"stop\",\"end\":\"cancelled\"}\n");
     }

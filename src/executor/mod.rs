@@ -12,7 +12,7 @@
 
 mod capture;
 mod clock;
-pub use clock::now_us;
+pub use clock::{BootTimer, boot_ms, now_us};
 mod committer;
 pub mod control;
 mod conversation;

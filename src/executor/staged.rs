@@ -34,7 +34,7 @@ pub fn read(dir: &SessionDir, plan: &Plan) -> Result<Staged, SpoolError> {
     }
     let schema = match plan.output_schema {
         false => None,
-        true => dir.output_schema()?.and_then(|text| serde_json::from_str(&text).ok()),
+        true => dir.admitted_schema()?.and_then(|text| serde_json::from_str(&text).ok()),
     };
     Ok(Staged { attachments, schema, conversation: plan.conversation.clone() })
 }
@@ -45,7 +45,7 @@ pub fn output(dir: &SessionDir, answer: Option<&str>) -> Result<Finding, String>
         return Err("there is no answer, and output-schema asks for one".to_owned());
     };
     let unchecked = |why: String| format!("the answer could not be checked against output-schema: {why}");
-    let schema = dir.output_schema().map_err(|error| unchecked(error.to_string()))?;
-    let schema = schema.ok_or_else(|| unchecked("it is not in the session's folder any more".into()))?;
+    let schema = dir.admitted_schema().map_err(|error| unchecked(error.to_string()))?;
+    let schema = schema.ok_or_else(|| unchecked("none was submitted".into()))?;
     Checker::ourselves().answer(&schema, answer).map_err(|failure| unchecked(failure.to_string()))
 }

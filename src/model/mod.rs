@@ -15,6 +15,7 @@ mod outcome;
 mod plan;
 mod question;
 mod status;
+mod storage;
 mod submission;
 
 pub use attachment::{Attachment, MAX_ATTACHMENT_NAME, is_sha256, media_type};
@@ -30,6 +31,7 @@ pub use outcome::{Evidence, Leftover, OUTCOME_VERSION, Outcome};
 pub use plan::Plan;
 pub use question::{About, Choice, OpenQuestion, Question, Settled};
 pub use status::{Progress, Status, Usage};
+pub use storage::{PruneAction, PrunePolicy, Pruned, RetentionReport, Storage};
 pub use submission::{
     Binding, InvalidSubmission, Recovery, ResourceLimits, SUBMISSION_VERSION, Submission, validate,
 };

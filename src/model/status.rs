@@ -85,6 +85,9 @@ pub struct Status {
     /// The cursor at the end of what is durable; absent before there is a journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
+    /// The cursor up to which the application has projected the events; absent where nothing was acknowledged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<String>,
     /// The place in the queue, from 1, while queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_position: Option<u32>,
@@ -107,4 +110,11 @@ pub struct Status {
     /// What the answer of `Reconcile` rests on; only there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<Evidence>,
+}
+
+impl Status {
+    /// It is known how the session ended, and the controller does not have that yet.
+    pub fn is_undelivered(&self) -> bool {
+        self.state == State::ReconciliationRequired && self.end.is_some()
+    }
 }

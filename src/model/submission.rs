@@ -30,6 +30,26 @@ pub struct Binding {
     pub operation: Option<String>,
 }
 
+impl Binding {
+    /// The binding of a session that needs only its name.
+    pub fn of_run(run_id: RunId) -> Binding {
+        Binding {
+            run_id,
+            application: None,
+            host: None,
+            task_id: None,
+            lease_id: None,
+            worker: None,
+            operation: None,
+        }
+    }
+
+    /// It names what only a framework knows.
+    pub fn names_framework(&self) -> bool {
+        [&self.task_id, &self.lease_id, &self.worker, &self.operation].iter().any(|part| part.is_some())
+    }
+}
+
 /// What happens after the session's owner died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -138,15 +158,7 @@ impl Submission {
     pub fn new(run_id: RunId, profile: impl Into<String>) -> Self {
         Submission {
             version: SUBMISSION_VERSION.to_owned(),
-            binding: Binding {
-                run_id,
-                application: None,
-                host: None,
-                task_id: None,
-                lease_id: None,
-                worker: None,
-                operation: None,
-            },
+            binding: Binding::of_run(run_id),
             profile: profile.into(),
             arguments: Vec::new(),
             attachments: Vec::new(),

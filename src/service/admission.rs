@@ -1,7 +1,7 @@
 //! Taking a submission: the same again is the same session, a changed one is refused, a new one is durable before
 //! the answer.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::blocking::blocking;
 use super::driver::{self, Start};
@@ -9,7 +9,6 @@ use super::launch::Given;
 use super::live::{self, Head};
 use super::{Change, Error, Hub, Stopping, SubmitRequest, able, attached, continued};
 use crate::config::Config;
-use crate::controller::ControllerError;
 use crate::crash;
 use crate::dialect;
 use crate::model::{Phase, RunId, State, Status, Submission, shown, validate};
@@ -19,18 +18,8 @@ use crate::spool::{self, Place, Record, SessionDir, Tombstone};
 pub(super) async fn submit(hub: &Arc<Hub>, request: SubmitRequest) -> Result<Status, Error> {
     let run_id = request.submission.run_id();
     // Racing submissions of one run_id are taken one after the other; different ones do not wait for each other.
-    let turn =
-        hub.admissions.lock().unwrap_or_else(PoisonError::into_inner).entry(run_id).or_default().clone();
-    let result = {
-        let _mine = turn.lock().await;
-        submit_in_turn(hub, run_id, request).await
-    };
-    let mut turns = hub.admissions.lock().unwrap_or_else(PoisonError::into_inner);
-    // Two are this clone and the map's: nobody else waits.
-    if turns.get(&run_id).is_some_and(|held| Arc::strong_count(held) <= 2) {
-        turns.remove(&run_id);
-    }
-    result
+    let _turn = hub.turns.take(run_id).await;
+    submit_in_turn(hub, run_id, request).await
 }
 
 async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -> Result<Status, Error> {
@@ -61,10 +50,7 @@ async fn submit_in_turn(hub: &Arc<Hub>, run_id: RunId, request: SubmitRequest) -
     if let Some(schema) = &request.submission.output_schema {
         able::check_schema(hub, schema).await?;
     }
-    match hub.controller.verify(&request.submission.binding).await {
-        Ok(()) => {}
-        Err(ControllerError::Binding(invalid)) => return Err(invalid.into()),
-    }
+    hub.controller.verify(&request.submission.binding).await?;
     let (_continuing, conversation) = match request.submission.continues {
         None => (None, None),
         Some(earlier) => {
@@ -125,15 +111,15 @@ async fn known(
     submission: &Submission,
 ) -> Result<Option<Status>, Error> {
     let same = |known: &str| if known == digest { Ok(()) } else { Err(Error::SubmissionChanged(run_id)) };
-    if let Some(live) = hub.find(run_id) {
+    if let Some(live) = hub.reach(run_id).await? {
         same(&live.digest)?;
         return Ok(Some(hub.status_of(&live)));
     }
     match hub.locate(run_id).await? {
         Place::Active(dir) | Place::Ended(dir) => {
-            let (record, outcome) = blocking(move || Ok((dir.record()?, dir.outcome()?))).await?;
+            let (record, status) = blocking(move || live::settled(&dir)).await?;
             same(&record.digest)?;
-            Ok(Some(live::status(&record, outcome.as_ref())))
+            Ok(Some(status))
         }
         Place::Removed(tombstone) => {
             same(&tombstone.digest)?;

@@ -130,6 +130,29 @@ pub struct Batch {
     pub last: bool,
 }
 
+/// The next piece of a subscription to all sessions.
+#[derive(Debug)]
+pub enum Piece {
+    /// Events of one session.
+    Batch {
+        /// The session.
+        run_id: RunId,
+        /// The events.
+        batch: Batch,
+    },
+    /// One session cannot be read further. The others go on.
+    Broken {
+        /// The session.
+        run_id: RunId,
+        /// The cursor after the last event that was given.
+        resume: String,
+        /// Why.
+        error: Error,
+    },
+    /// More sessions came at once than could be kept in mind: some may be missing from here on.
+    Missed,
+}
+
 /// Facts about the service that do not change often: the D-Bus properties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
@@ -145,6 +168,18 @@ pub struct Facts {
     pub queued: u32,
     /// The containment in use.
     pub containment: &'static str,
+}
+
+/// Who owns runs and leases, as the property `Controller` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ControllerFacts {
+    /// `embedded`, or the framework's name on its bus.
+    pub name: String,
+    /// Why the last call to it had no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Sessions that ended and whose outcome waits for it.
+    pub undelivered: u32,
 }
 
 /// A registered program, as the property `Profiles` shows it.
@@ -257,6 +292,20 @@ pub enum Error {
     /// It never started a program, or has none any more.
     #[error("session {0} has no running program")]
     NotRunning(RunId),
+    /// It has not ended, or is not put away yet.
+    #[error(
+        "session {0} has not ended, or is not put away yet; cancel it and wait for its end, or reconcile it, and \
+         remove it then"
+    )]
+    NotSettled(RunId),
+    /// Its folder holds something that must not be removed unseen.
+    #[error("session {run_id} {why}, and remove the session then")]
+    Kept {
+        /// The session.
+        run_id: RunId,
+        /// What it holds, as a sentence without its subject.
+        why: String,
+    },
     /// It was removed; a tombstone says so.
     #[error("session {0} was removed from the spool")]
     Removed(RunId),
@@ -277,6 +326,9 @@ pub enum Error {
     /// The disk failed under the spool.
     #[error("the spool's disk failed: {0}; what was asked for is not done")]
     StorageFailed(String),
+    /// The controller does not let the session run under its binding. The text begins with the key.
+    #[error("{0}")]
+    BindingMismatch(String),
     /// The controller cannot be asked.
     #[error("the controller cannot be asked: {0}")]
     ControllerUnavailable(String),

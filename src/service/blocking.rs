@@ -1,6 +1,7 @@
 //! The disk, off the runtime's thread, and its errors in the service's words.
 
 use super::Error;
+use crate::controller::ControllerError;
 use crate::spool::SpoolError;
 use crate::spool::journal::JournalError;
 
@@ -11,6 +12,16 @@ pub(super) async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(_) => Err(Error::Internal("a disk operation was cut off".into())),
+    }
+}
+
+impl From<ControllerError> for Error {
+    fn from(error: ControllerError) -> Error {
+        match error {
+            ControllerError::Binding(invalid) => invalid.into(),
+            ControllerError::Refused { text, .. } => Error::BindingMismatch(text),
+            ControllerError::Unavailable(why) => Error::ControllerUnavailable(why),
+        }
     }
 }
 

@@ -59,6 +59,13 @@ pub(super) async fn resolve(
         )));
     }
     let conversation = Conversation { family, id, directory };
+    // One of an earlier daemon may go on with it.
+    let unread = hub.unread().keys().next().copied();
+    if let Some(unread) = unread {
+        return Err(refuse(format!(
+            "session {unread} cannot be read now, and may be the one that goes on with that conversation"
+        )));
+    }
     // Two programs that go on with one conversation at the same time lose each other's part of it.
     let busy = hub
         .live()

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::Error;
 use crate::containment::{Marker, Remains};
 use crate::model::{Evidence, Leftover, Outcome, RunId};
+use crate::spool::journal::Tail;
 use crate::spool::{Claim, OwnerLock, Ownership, SessionDir};
 
 /// How long processes may take to vanish after SIGKILL.
@@ -91,7 +92,7 @@ pub(super) fn clear_unread(run_id: RunId, cgroup: Option<&Path>) -> String {
 
 /// Everything that an answer about the session can rest on, for operators and programs. What cannot be read is itself
 /// evidence.
-pub(super) fn evidence(dir: &SessionDir) -> Vec<Evidence> {
+pub(super) fn evidence(dir: &SessionDir, controller: &str) -> Vec<Evidence> {
     let claim = dir.claim();
     let started = dir.record().is_ok_and(|record| record.started.is_some());
     let mut all = vec![
@@ -99,6 +100,7 @@ pub(super) fn evidence(dir: &SessionDir) -> Vec<Evidence> {
         claim_evidence(&claim, started),
         journal_evidence(dir, started),
         outcome_evidence(dir),
+        controller_evidence(dir, controller),
     ];
     if let Ok(Some(claim)) = &claim {
         let same = claim.boot_id == boot_id();
@@ -145,14 +147,55 @@ fn claim_evidence(claim: &Result<Option<Claim>, crate::spool::SpoolError>, start
 
 fn journal_evidence(dir: &SessionDir, started: bool) -> Evidence {
     match dir.journal() {
-        Ok(Some(journal)) => {
-            let size = journal.size().unwrap_or_default();
-            let epoch = journal.epoch();
-            fact("journal", format!("there, {size} bytes"), json!({ "bytes": size, "epoch": epoch }))
-        }
+        Ok(Some(journal)) => match (journal.size(), journal.tail()) {
+            (Ok(size), Ok(tail)) => tail_evidence(size, journal.epoch(), &tail),
+            (Err(error), _) | (_, Err(error)) => unreadable("journal", error),
+        },
         Ok(None) if started => fact("journal", "missing, though a start is recorded", json!({ "bytes": 0 })),
         Ok(None) => fact("journal", "none: the program was never started", json!({ "bytes": 0 })),
         Err(error) => unreadable("journal", error),
+    }
+}
+
+/// What the end of a journal shows, without its content.
+fn tail_evidence(size: u64, epoch: &str, tail: &Tail) -> Evidence {
+    let mut finding = format!("there, {size} bytes; ");
+    finding += &match &tail.last {
+        Some(last) => format!("its last record is number {}, of kind {}", last.seq, last.kind),
+        None => "no record stands at its end".to_owned(),
+    };
+    if tail.torn > 0 {
+        finding += &format!("; {} bytes after that are no record", tail.torn);
+    }
+    let mut value = json!({ "bytes": size, "epoch": epoch, "torn": tail.torn });
+    if let Some(last) = &tail.last {
+        value["last"] =
+            json!({ "seq": last.seq, "kind": last.kind, "time": last.time, "cursor": last.cursor });
+    }
+    fact("journal", finding, value)
+}
+
+fn controller_evidence(dir: &SessionDir, name: &str) -> Evidence {
+    let record = match dir.record() {
+        Ok(record) => record,
+        Err(error) => return unreadable("controller", error),
+    };
+    let (phase, delivered) = (record.phase, record.delivered);
+    let finding = match delivered {
+        true => format!("{name}: it has the outcome, and says {phase}"),
+        false => format!("{name}: it has no outcome yet, and the run is {phase}"),
+    };
+    fact("controller", finding, json!({ "name": name, "delivered": delivered, "phase": phase }))
+}
+
+/// Adds what a source says itself to what is known of it here.
+pub(super) fn add(evidence: &mut Vec<Evidence>, word: Evidence) {
+    let Some(known) = evidence.iter_mut().find(|fact| fact.source == word.source) else {
+        return evidence.push(word);
+    };
+    known.finding = format!("{}; {}", known.finding, word.finding);
+    if let (Some(known), serde_json::Value::Object(said)) = (known.value.as_object_mut(), word.value) {
+        known.extend(said);
     }
 }
 

@@ -95,9 +95,8 @@ fn ended_page(
                 continue;
             }
             if let Ok(crate::spool::Place::Ended(dir)) = hub.spool.locate(line.run_id)
-                && let (Ok(record), Ok(outcome)) = (dir.record(), dir.outcome())
+                && let Ok((_, status)) = live::settled(&dir)
             {
-                let status = live::status(&record, outcome.as_ref());
                 found.extend(Some(status).filter(|status| matches(filter, status)));
             }
         }

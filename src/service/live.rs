@@ -1,7 +1,7 @@
 //! A session that is not settled, in memory.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -34,12 +34,30 @@ pub(super) struct Live {
     pub status: watch::Sender<Status>,
     pub head: watch::Sender<Head>,
     pub commands: mpsc::Sender<Command>,
+    /// Up to where its events were acknowledged. Whoever has the session's turn changes it.
+    pub acknowledged: Mutex<Option<Cursor>>,
     /// What applications told the session, read at its first use. Whoever adds to it holds the lock until that is durable.
     pub inbox: Arc<tokio::sync::Mutex<Option<Inbox>>>,
     /// Rises with every entry of the inbox: the driver tells the executor.
     pub mail: watch::Sender<u64>,
     /// What has become of the entries, and of the questions.
     pub talked: watch::Sender<Talked>,
+}
+
+impl Live {
+    /// Up to where its events were acknowledged, as a status has it.
+    pub(super) fn acknowledged(&self) -> Option<String> {
+        as_shown(self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).as_ref())
+    }
+
+    pub(super) fn set_acknowledged(&self, cursor: Cursor) {
+        *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner) = Some(cursor);
+    }
+}
+
+/// An acknowledgement of nothing is none to show.
+fn as_shown(acknowledged: Option<&Cursor>) -> Option<String> {
+    acknowledged.filter(|cursor| cursor.offset > 0).map(Cursor::to_string)
 }
 
 /// What is known of a session's messages and questions.
@@ -51,12 +69,14 @@ pub(super) struct Talked {
     pub asked: u32,
     /// Nothing more is passed on: an entry beyond the receipts never was.
     pub over: bool,
+    /// What an earlier daemon knew was not found again yet: the above is less than that.
+    pub untold: bool,
 }
 
 impl Talked {
     /// What an outcome tells.
     pub(super) fn of(outcome: &Outcome) -> Talked {
-        Talked { receipts: outcome.receipts.clone(), asked: outcome.asked, over: true }
+        Talked { receipts: outcome.receipts.clone(), asked: outcome.asked, over: true, untold: false }
     }
 
     /// How far an entry is known to have come.
@@ -119,6 +139,15 @@ impl Head {
     }
 }
 
+/// The record and the status of a session that no driver has, as its folder tells them.
+pub(super) fn settled(dir: &SessionDir) -> Result<(Record, Status), Error> {
+    let record = dir.record()?;
+    let outcome = dir.outcome()?;
+    let mut status = status(&record, outcome.as_ref());
+    status.acknowledged = as_shown(dir.acknowledged()?.as_ref());
+    Ok((record, status))
+}
+
 /// A session's status as its record and its outcome tell it.
 pub(super) fn status(record: &Record, outcome: Option<&Outcome>) -> Status {
     let said = |verdict: &Verdict| (verdict.result != VerdictResult::None).then_some(verdict.result);
@@ -142,6 +171,7 @@ pub(super) fn status(record: &Record, outcome: Option<&Outcome>) -> Status {
             None => record.state != State::ReconciliationRequired,
         },
         head: outcome.and_then(|outcome| Head::settled(Some(outcome)).cursor()),
+        acknowledged: None,
         queue_position: None,
         attempt: record.attempt,
         containment: record.containment.clone(),

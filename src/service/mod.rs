@@ -19,12 +19,22 @@
 //! | `unstarted` | ends that no executor wrote: never started, or its executor died |
 //! | `said` | what a journal tells of messages and questions |
 //! | `reading` | pages, follow, subscriptions |
+//! | `all` | the subscription to all sessions |
 //! | `listing` | the list of sessions |
 //! | `talking` | messages and answers to a session: the inbox |
+//! | `acknowledging` | how far the application has projected a session's events |
+//! | `removal` | removes ended sessions: one by name, or those that a policy finds |
+//! | `age` | which ended sessions a policy finds, and which clock is believed |
+//! | `retention` | the removal that the configuration asks for |
+//! | `storing` | what the spool holds |
+//! | `turns` | one change at a time for each session |
 //! | `recover` | at start: adopt, deliver, start, or say what is uncertain |
 
 mod able;
+mod acknowledging;
 mod admission;
+mod age;
+mod all;
 mod api;
 mod attached;
 mod blocking;
@@ -37,12 +47,17 @@ mod listing;
 mod live;
 mod reading;
 mod recover;
+mod removal;
+mod retention;
 mod said;
 mod slots;
+mod storing;
 mod talking;
+mod turns;
 mod unstarted;
 
 pub use crate::model::Filter;
+pub use all::AllFeed;
 pub use api::*;
 pub use launch::ExecutorProgram;
 pub use reading::Feed;
@@ -52,18 +67,24 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
 
 use crate::config::{Config, Profile};
 use crate::containment::Placer;
 use crate::controller::Controller;
-use crate::model::{Answer, Limits, Message, MessageStatus, RunId, State, Status};
+use crate::executor::now_us;
+use crate::model::{
+    Answer, Limits, Message, MessageStatus, PrunePolicy, Pruned, RunId, State, Status, Storage,
+};
 use crate::schema::Checker;
 use crate::spool::{Place, Spool};
 use crate::upgrade::Installed;
+use age::Clock;
 use blocking::blocking;
 use live::{Command, Live};
-use slots::Slots;
+use removal::{Passes, boot_us};
+use slots::{Slots, Ticket};
+use turns::Turns;
 
 /// Schemas that are looked at at the same time: each may take much memory.
 const CHECKS: usize = 2;
@@ -90,7 +111,16 @@ struct Hub {
     installed: Option<Installed>,
     slots: Arc<Slots>,
     live: Mutex<HashMap<RunId, Arc<Live>>>,
-    admissions: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<()>>>>,
+    turns: Turns,
+    /// Held by whoever goes over all ended sessions.
+    passes: tokio::sync::Mutex<Passes>,
+    clock: Mutex<Clock>,
+    /// Something happened that may make sessions due: one ended or was acknowledged, or the configuration was read again.
+    retention_due: Arc<Notify>,
+    /// Sessions in `active/` that could not be read, and have no driver yet. One that may run has its place in the pool.
+    unread: Mutex<BTreeMap<RunId, Option<Ticket>>>,
+    /// Held while one of them is looked at again: who asks meanwhile waits for what is found.
+    looking: tokio::sync::Mutex<()>,
     changes: broadcast::Sender<Change>,
     stopping: watch::Sender<Stopping>,
     /// Every driver holds a clone of the sender; none is left when the receiver ends.
@@ -132,13 +162,19 @@ impl Sessions {
             placer,
             installed: Installed::of_this_process().ok(),
             live: Mutex::default(),
-            admissions: Mutex::default(),
+            turns: Turns::default(),
+            passes: tokio::sync::Mutex::default(),
+            clock: Mutex::new(Clock::new(now_us(), boot_us())),
+            retention_due: Arc::default(),
+            unread: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             changes: broadcast::channel(4096).0,
             stopping: watch::channel(Stopping::No).0,
             alive: Mutex::new(Some(alive)),
             drivers: tokio::sync::Mutex::new(drivers),
         });
         recover::recover(&hub).await?;
+        tokio::spawn(retention::keep(Arc::downgrade(&hub)));
         Ok(Sessions { hub })
     }
 
@@ -149,7 +185,7 @@ impl Sessions {
 
     /// What is known of a session.
     pub async fn status(&self, run_id: RunId) -> Result<Status, Error> {
-        match self.hub.find(run_id) {
+        match self.hub.reach(run_id).await? {
             Some(live) => Ok(self.hub.status_of(&live)),
             None => self.hub.settled_status(run_id).await,
         }
@@ -179,7 +215,9 @@ impl Sessions {
 
     /// Waits. Running out of time is no error: the status then is what it is. Zero waits for ever.
     pub async fn wait(&self, run_id: RunId, condition: WaitFor, timeout: Duration) -> Result<Status, Error> {
-        let Some(live) = self.hub.find(run_id) else { return self.hub.settled_status(run_id).await };
+        let Some(live) = self.hub.reach(run_id).await? else {
+            return self.hub.settled_status(run_id).await;
+        };
         let mut status = live.status.subscribe();
         let reached = status.wait_for(|status| condition.holds(status));
         let mut stopping = self.hub.stopping.subscribe();
@@ -203,12 +241,13 @@ impl Sessions {
     /// Looks again at everything that is known of a session, settles what can be settled, and says what the answer
     /// rests on. Never starts anything.
     pub async fn reconcile(&self, run_id: RunId) -> Result<Status, Error> {
-        if self.hub.find(run_id).is_some() {
+        if self.hub.reach(run_id).await?.is_some() {
             return self.command(run_id, Command::Reconcile).await;
         }
         let mut status = self.hub.settled_status(run_id).await?;
         if let Place::Ended(dir) = self.hub.locate(run_id).await? {
-            status.evidence = blocking(move || Ok(examine::evidence(&dir))).await?;
+            let controller = self.hub.controller.name();
+            status.evidence = blocking(move || Ok(examine::evidence(&dir, controller))).await?;
         }
         Ok(status)
     }
@@ -225,9 +264,45 @@ impl Sessions {
         talking::answer(&self.hub, run_id, question, answer).await
     }
 
+    /// The application has projected the events up to the cursor: durable before this returns. One that is before what was
+    /// acknowledged already changes nothing; `end` acknowledges all that there are now.
+    pub async fn acknowledge(&self, run_id: RunId, cursor: &str) -> Result<Status, Error> {
+        acknowledging::acknowledge(&self.hub, run_id, cursor).await
+    }
+
+    /// Removes an ended session. Its tombstone is durable before anything of it goes, so that a retry of its submission is
+    /// recognised for ever. Whoever reads it reads on in what is open. Again it changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotSettled`] while it has not ended, and [`Error::Kept`] while its folder holds what is not its own.
+    pub async fn remove(&self, run_id: RunId) -> Result<(), Error> {
+        removal::remove(&self.hub, run_id).await
+    }
+
+    /// Removes the ended sessions that the policy finds, or says what it would remove: those that are due, the first ended
+    /// first, with what was done and what keeps one. At most 1000 are removed, and of at most 1000 kept ones is told.
+    pub async fn prune(&self, policy: PrunePolicy) -> Result<Vec<Pruned>, Error> {
+        removal::prune(&self.hub, policy).await
+    }
+
+    /// What the spool holds. It takes some microseconds for each ended session, on a thread of the disk's.
+    pub async fn storage(&self) -> Result<Storage, Error> {
+        storing::storage(&self.hub).await
+    }
+
     /// Replay from the cursor, then live. The cursor is checked before this returns.
     pub async fn subscribe(&self, run_id: RunId, cursor: &str) -> Result<Feed, Error> {
         reading::subscribe(&self.hub, run_id, cursor).await
+    }
+
+    /// The same for all sessions that have not ended, each from the cursor, which is `start` or `end`; for those in `cursors`,
+    /// ended or not, each from its own; and for all that come, each from its start.
+    pub async fn subscribe_all(
+        &self,
+        cursor: &str,
+        cursors: BTreeMap<RunId, String>,
+    ) -> Result<AllFeed, Error> {
+        all::subscribe(&self.hub, cursor, cursors).await
     }
 
     /// Everything that observers may want to know, from now on. A receiver that lags by 4096 is told so.
@@ -246,6 +321,18 @@ impl Sessions {
             active,
             queued,
             containment: self.hub.placer.backend().name(),
+        }
+    }
+
+    /// Who owns runs and leases, and what waits for it. Asks nobody.
+    pub fn controller(&self) -> ControllerFacts {
+        let contact = self.hub.controller.contact();
+        let undelivered =
+            self.hub.live().values().filter(|live| live.status.borrow().is_undelivered()).count();
+        ControllerFacts {
+            name: contact.name,
+            problem: contact.problem,
+            undelivered: u32::try_from(undelivered).unwrap_or(u32::MAX),
         }
     }
 
@@ -271,6 +358,7 @@ impl Sessions {
     pub fn reload(&self, config: Config) {
         self.hub.slots.set_limits(&config.limits);
         *self.hub.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        self.hub.retention_due.notify_one();
     }
 
     /// Sessions that are not settled.
@@ -288,7 +376,7 @@ impl Sessions {
     }
 
     async fn command(&self, run_id: RunId, command: fn(live::Reply) -> Command) -> Result<Status, Error> {
-        if let Some(live) = self.hub.find(run_id) {
+        if let Some(live) = self.hub.reach(run_id).await? {
             let (reply, answer) = tokio::sync::oneshot::channel();
             if live.commands.send(command(reply)).await.is_ok()
                 && let Ok(answer) = answer.await
@@ -311,8 +399,19 @@ impl Hub {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unread(&self) -> MutexGuard<'_, BTreeMap<RunId, Option<Ticket>>> {
+        // Nothing panics while it holds the lock.
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find(&self, run_id: RunId) -> Option<Arc<Live>> {
         self.live().get(&run_id).cloned()
+    }
+
+    /// The same for a session that somebody asks for: one that could not be read before is looked at once more.
+    async fn reach(self: &Arc<Self>, run_id: RunId) -> Result<Option<Arc<Live>>, Error> {
+        recover::take_up(self, run_id).await?;
+        Ok(self.find(run_id))
     }
 
     async fn locate(self: &Arc<Self>, run_id: RunId) -> Result<Place, Error> {
@@ -323,6 +422,7 @@ impl Hub {
     fn status_of(&self, live: &Live) -> Status {
         let mut status = live.status.borrow().clone();
         status.head = live.head.borrow().cursor();
+        status.acknowledged = live.acknowledged();
         if status.state == State::Queued {
             status.queue_position = self.slots.position(status.run_id);
         }
@@ -332,14 +432,7 @@ impl Hub {
     /// The status of a session that no driver has.
     async fn settled_status(self: &Arc<Self>, run_id: RunId) -> Result<Status, Error> {
         match self.locate(run_id).await? {
-            Place::Ended(dir) | Place::Active(dir) => {
-                blocking(move || {
-                    let record = dir.record()?;
-                    let outcome = dir.outcome()?;
-                    Ok(live::status(&record, outcome.as_ref()))
-                })
-                .await
-            }
+            Place::Ended(dir) | Place::Active(dir) => blocking(move || Ok(live::settled(&dir)?.1)).await,
             Place::Removed(_) => Err(Error::Removed(run_id)),
             Place::Damaged(what) => Err(Error::Damaged { run_id, what }),
             Place::Absent => Err(Error::NotFound(run_id)),

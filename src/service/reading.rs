@@ -13,7 +13,7 @@ use super::blocking::blocking;
 use super::live::Head;
 use super::{Batch, Error, FollowOptions, FollowPermit, Hub, Page};
 use crate::model::{Entry, RunId, shown};
-use crate::spool::journal::{Chunk, CursorError, JournalReader};
+use crate::spool::journal::{Chunk, Cursor, CursorError, JournalReader};
 use crate::spool::{Place, SessionDir};
 
 /// How much a follower reads at once, in bytes: what a pipe holds, so that one that does not read keeps little.
@@ -28,7 +28,7 @@ struct Source {
 
 impl Source {
     async fn open(hub: &Arc<Hub>, run_id: RunId) -> Result<Source, Error> {
-        if let Some(live) = hub.find(run_id) {
+        if let Some(live) = hub.reach(run_id).await? {
             return Ok(Source {
                 dir: live.dir.clone(),
                 head: live.head.subscribe(),
@@ -67,7 +67,7 @@ impl Source {
         if head.epoch.is_none() {
             return match cursor {
                 "start" | "end" => Ok(Position::Start),
-                _ => match cursor.parse::<crate::spool::journal::Cursor>() {
+                _ => match cursor.parse::<Cursor>() {
                     Ok(_) => Err(Error::ForeignCursor),
                     Err(_) => Err(Error::MalformedCursor(shown(cursor))),
                 },
@@ -92,7 +92,10 @@ impl Source {
         if head.epoch.is_none() {
             return Ok(None);
         }
-        let Some(journal) = self.journal().await? else { return Ok(None) };
+        let Some(journal) = self.journal().await? else {
+            // It was removed before this reader had opened it, which must not look as if there had been nothing.
+            return if head.offset > 0 { Err(Error::CursorExpired) } else { Ok(None) };
+        };
         blocking(move || {
             let from = match from {
                 Position::Start => journal.start(),
@@ -116,6 +119,25 @@ struct Read {
     from: String,
     next_cursor: String,
     chunk: Chunk,
+}
+
+/// The folder of a session, the place in its journal that a cursor names, and where that ends; `None` while there is no
+/// journal.
+pub(super) async fn place(
+    hub: &Arc<Hub>,
+    run_id: RunId,
+    cursor: &str,
+) -> Result<Option<(SessionDir, Cursor, u64)>, Error> {
+    let source = Source::open(hub, run_id).await?;
+    let position = source.resolve(cursor).await?;
+    let head = source.head();
+    let Some(epoch) = head.epoch else { return Ok(None) };
+    let offset = match position {
+        Position::At(offset) => offset,
+        // One that ended without a journal.
+        Position::Start => 0,
+    };
+    Ok(Some((source.dir, Cursor { epoch, offset }, head.offset)))
 }
 
 /// See [`Sessions::events`](super::Sessions::events).

@@ -5,6 +5,7 @@
 //! and the receipts, for ever: while the session runs, after its end, after a restart.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::blocking::blocking;
 use super::live::{Live, Talked};
@@ -19,6 +20,10 @@ use crate::spool::{Inbox, Named, Place};
 
 /// The most entries of one inbox: messages, which have a lower limit of their own, and answers.
 const ENTRIES: usize = 16_384;
+
+/// How long it may take after a restart until it is known how far everything has come: a living executor tells it, the
+/// journal of a dead one.
+const TELLING: Duration = Duration::from_secs(2);
 
 /// See [`Sessions::send`](super::Sessions::send).
 pub(super) async fn send(hub: &Arc<Hub>, run_id: RunId, message: Message) -> Result<MessageStatus, Error> {
@@ -37,10 +42,11 @@ pub(super) async fn send(hub: &Arc<Hub>, run_id: RunId, message: Message) -> Res
             }
         })
     };
-    let Some(live) = hub.find(run_id) else {
+    let Some(live) = hub.reach(run_id).await? else {
         let found = in_ended(hub, run_id, move |inbox, talked| known(inbox, talked, &word)).await?;
         return found.ok_or(Error::NotRunning(run_id));
     };
+    told(&live).await;
     in_inbox(&live, move |live, inbox| {
         let known = |inbox: &Inbox| known(inbox, &live.talked.borrow(), &word);
         if let Some(status) = known(inbox)? {
@@ -68,9 +74,10 @@ pub(super) async fn answer(
 ) -> Result<(), Error> {
     let most = hub.config().limits.message;
     let word = Word::Answer { question: question.to_owned(), answer };
-    let Some(live) = hub.find(run_id) else {
+    let Some(live) = hub.reach(run_id).await? else {
         return in_ended(hub, run_id, move |inbox, talked| is_settled(run_id, inbox, talked, &word)).await;
     };
+    told(&live).await;
     in_inbox(&live, move |live, inbox| {
         let Word::Answer { question, answer } = &word else { return Err(Error::NotRunning(run_id)) };
         let Some(open) = open_question(live, inbox, question) else {
@@ -79,7 +86,14 @@ pub(super) async fn answer(
                 // What was open when its executor died is settled by Reconcile, and not before.
                 return Err(Error::NotRunning(run_id));
             }
-            return is_settled(run_id, inbox, &live.talked.borrow(), &word);
+            let talked = live.talked.borrow();
+            if talked.untold && !stored {
+                takes_words(live)?;
+                return Err(Error::Internal(format!(
+                    "the executor of session {run_id} does not answer, so that its questions are not known; try again"
+                )));
+            }
+            return is_settled(run_id, inbox, &talked, &word);
         };
         open.check(answer, most)?;
         if inbox.len() >= ENTRIES {
@@ -88,6 +102,12 @@ pub(super) async fn answer(
         append(live, inbox, &word)
     })
     .await
+}
+
+/// Waits until it is known how far everything has come; not for ever, the executor may be stopped.
+async fn told(live: &Live) {
+    let mut talked = live.talked.subscribe();
+    let _ = tokio::time::timeout(TELLING, talked.wait_for(|talked| !talked.untold)).await;
 }
 
 /// An open question to which no answer is stored.
@@ -136,6 +156,12 @@ fn can_be_told(live: &Live, mode: MessageMode) -> Result<(), Error> {
 
 /// Stores an entry and has it passed on. Only what is durable is acknowledged.
 fn append(live: &Live, inbox: &mut Inbox, word: &Word) -> Result<(), Error> {
+    let read = live.talked.borrow().receipts.len();
+    if read > inbox.len() {
+        // One that was added now would get the receipt of one that is gone.
+        let what = format!("its executor read {read} entries of its inbox, and {} are left", inbox.len());
+        return Err(Error::Damaged { run_id: live.run_id, what });
+    }
     inbox.append(&InboxEntry { time: now_us(), word: word.clone() })?;
     crash::point("daemon.told");
     live.mail.send_modify(|count| *count += 1);

@@ -86,8 +86,8 @@ pub(super) fn hear(
     let whole = repaired.damaged.is_empty();
     let again = read_again(dir, dialect)?;
     let (Some(ended), Some(end)) = (ended, end) else {
-        let talked =
-            Talked { receipts: again.said.receipts(dir, whole)?, asked: again.said.asked, over: true };
+        let receipts = again.said.receipts(dir, whole)?;
+        let talked = Talked { receipts, asked: again.said.asked, over: true, untold: false };
         return Ok(Some(Testimony { head, talked, outcome: None }));
     };
     let said = |key: &str| ended.details.get(key).cloned().unwrap_or_default();

@@ -46,6 +46,11 @@ pub(crate) fn check_file(path: &Path, stat: &FileStat, uid: u32) -> Result<(), S
     Ok(())
 }
 
+/// Whether it is a folder, and no link to one.
+pub(crate) fn is_folder(stat: &FileStat) -> bool {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
+}
+
 /// A folder of this account, open to nobody else.
 pub(crate) fn check_dir(path: &Path, stat: &FileStat, uid: u32) -> Result<(), SpoolError> {
     check_owner(path, stat, uid)?;

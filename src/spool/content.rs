@@ -10,9 +10,9 @@ use super::{Result, SessionDir, SpoolError};
 use crate::model::{Attachment, Submission};
 
 /// The folder of the attachments in a session's.
-const ATTACHMENTS: &str = "attachments";
+pub(super) const ATTACHMENTS: &str = "attachments";
 /// The schema of the answer.
-const OUTPUT_SCHEMA: &str = "output-schema.json";
+pub(super) const OUTPUT_SCHEMA: &str = "output-schema.json";
 /// The largest schema that is read, in bytes: more than any configuration admits.
 const SCHEMA_MAX: u64 = 16 << 20;
 
@@ -71,7 +71,16 @@ impl SessionDir {
         }
     }
 
-    /// The schema that the answer must fit; `None` where there is none.
+    /// The schema that was submitted; `None` where there was none. Its file is what programs open, and may be harmed by
+    /// them: this is what the sealed submission says.
+    ///
+    /// # Errors
+    /// The submission cannot be read.
+    pub fn admitted_schema(&self) -> Result<Option<String>> {
+        Ok(self.submission()?.output_schema)
+    }
+
+    /// The schema in its file; `None` where there is none.
     pub fn output_schema(&self) -> Result<Option<String>> {
         let Some(bytes) = self.dir().read(OUTPUT_SCHEMA, SCHEMA_MAX)? else { return Ok(None) };
         let text = String::from_utf8(bytes);

@@ -7,8 +7,9 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,9 @@ pub struct EndedLine {
     /// The submitter's own label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// What its folder took of the disk then, in bytes; absent in lists of earlier versions, and where it was not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// Some ended sessions, the last ended first.
@@ -58,6 +62,15 @@ struct Header {
     #[serde(rename = "ended-log")]
     version: u32,
     id: String,
+}
+
+/// An ended session as a survey needs it, without what only people read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct Brief {
+    pub run_id: RunId,
+    pub ended: u64,
+    #[serde(default)]
+    pub bytes: Option<u64>,
 }
 
 /// The list, open; `None` where it has to be built first.
@@ -160,8 +173,53 @@ impl EndedLog {
         Err(SpoolError::damaged(dir.path().join(FILE), "it does not verify although it was just written"))
     }
 
+    /// What is in the list now, to be read without keeping anybody from adding to it.
+    pub(crate) fn snapshot(
+        &mut self,
+        dir: &Dir,
+        build: impl Fn() -> Result<Vec<EndedLine>, SpoolError>,
+    ) -> Result<Snapshot, SpoolError> {
+        if self.list.is_none() {
+            let mut lines = build()?;
+            lines.sort_by_key(|line| (line.ended, line.run_id));
+            self.write(dir, &lines)?;
+        }
+        let path = dir.path().join(FILE);
+        let Some(list) = &self.list else {
+            return Err(SpoolError::damaged(path, "it does not verify although it was just written"));
+        };
+        let file = list.file.try_clone().map_err(|e| SpoolError::io("open", &path, e))?;
+        Ok(Snapshot { file, path, start: list.start, size: list.size })
+    }
+
+    /// Writes the list anew without the lines of sessions that are gone. Tokens of pages given before are of another list
+    /// then.
+    pub(crate) fn compact(
+        &mut self,
+        dir: &Dir,
+        is_there: impl Fn(RunId) -> Result<bool, SpoolError>,
+    ) -> Result<(), SpoolError> {
+        let Some(list) = &self.list else { return Ok(()) };
+        let bytes = read(&list.file, list.start, list.size - list.start)
+            .map_err(|e| SpoolError::io("read", dir.path().join(FILE), e))?;
+        let mut lines = Vec::new();
+        for line in bytes.split_inclusive(|&b| b == b'\n') {
+            let Some(line) = unseal::<EndedLine>(line) else { return self.forget(dir) };
+            // What is about to be moved has its line before it is there.
+            if list.recent.contains(&line.run_id) || is_there(line.run_id)? {
+                lines.push(line);
+            }
+        }
+        let recent = list.recent.clone();
+        self.write(dir, &lines)?;
+        if let Some(list) = &mut self.list {
+            list.recent.extend(recent);
+        }
+        Ok(())
+    }
+
     /// Gives up the list, so that it is built again, also by a later daemon.
-    fn forget(&mut self, dir: &Dir) -> Result<(), SpoolError> {
+    pub(crate) fn forget(&mut self, dir: &Dir) -> Result<(), SpoolError> {
         self.list = None;
         dir.unlink(FILE)?;
         dir.sync()
@@ -178,6 +236,51 @@ impl EndedLog {
         let file = dir.open_write(FILE)?.ok_or_else(|| SpoolError::damaged(&path, "it vanished"))?;
         self.list = List::open(file).map_err(|e| SpoolError::io("read", &path, e))?;
         Ok(())
+    }
+}
+
+/// The list as it was at one moment.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    file: File,
+    path: PathBuf,
+    start: u64,
+    size: u64,
+}
+
+impl Snapshot {
+    /// Every session once that has a line, in the order in which they ended; `None` if a line does not verify.
+    pub(crate) fn sessions(&self) -> Result<Option<Vec<Brief>>, SpoolError> {
+        let failed = |e| SpoolError::io("read", &self.path, e);
+        let stretch = Stretch { file: &self.file, at: self.start, end: self.size };
+        let mut reader = BufReader::with_capacity(1 << 16, stretch);
+        let (mut sessions, mut seen) = (Vec::new(), HashSet::new());
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).map_err(failed)? > 0 {
+            let Some(brief) = unseal::<Brief>(&line) else { return Ok(None) };
+            // A settling that crashed and was done again can have two lines.
+            if seen.insert(brief.run_id) {
+                sessions.push(brief);
+            }
+            line.clear();
+        }
+        Ok(Some(sessions))
+    }
+}
+
+/// Reads a part of a file without moving its offset, which others share.
+struct Stretch<'a> {
+    file: &'a File,
+    at: u64,
+    end: u64,
+}
+
+impl Read for Stretch<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let room = buffer.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
+        let read = self.file.read_at(&mut buffer[..room], self.at)?;
+        self.at += read as u64;
+        Ok(read)
     }
 }
 

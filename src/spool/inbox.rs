@@ -11,11 +11,14 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use sha2::{Digest, Sha256};
 
 use super::error::SpoolError;
+use super::faults::{self, Op};
 use super::private::{Dir, cut_file, sync_data, write_at};
 use super::sealed::{seal, unseal};
 use crate::model::{InboxEntry, Word};
 
 pub(crate) const INBOX: &str = "inbox.jsonl";
+/// What the reading end calls it where a test makes the disk fail, so that it is told from the writing end.
+const READING: &str = "inbox.reading";
 
 /// What an entry is, without its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,31 +201,55 @@ pub struct InboxReader {
     dir: Dir,
     file: Option<File>,
     offset: u64,
+    /// The end of the last line that was read: it must still stand there.
+    last: Vec<u8>,
+    /// A sync failed: what is read from now on may not be durable, whatever a later one says.
+    failed: bool,
 }
+
+/// So much of a line tells it from others: its checksum.
+const MARK: usize = 20;
 
 impl InboxReader {
     pub(crate) fn new(dir: &Dir) -> InboxReader {
-        InboxReader { dir: dir.clone(), file: None, offset: 0 }
+        InboxReader { dir: dir.clone(), file: None, offset: 0, last: Vec::new(), failed: false }
     }
 
     /// The entries that were not read yet, made durable by this call; `None`: one that does not verify. A line that is
     /// being written is left for the next time.
+    ///
+    /// # Errors
+    /// It cannot be read or made durable, or what was read before does not stand in it any more.
     pub fn read_on(&mut self) -> Result<Vec<Option<InboxEntry>>, SpoolError> {
         let path = self.dir.path().join(INBOX);
+        if self.failed {
+            return Err(SpoolError::Unsynced { path });
+        }
         if self.file.is_none() {
             self.file = self.dir.open_read(INBOX)?;
         }
         let Some(file) = &mut self.file else { return Ok(Vec::new()) };
         let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(self.offset))
+        let from = self.offset - self.last.len() as u64;
+        faults::check(Op::Read, READING)
+            .and_then(|()| file.seek(SeekFrom::Start(from)))
             .and_then(|_| file.read_to_end(&mut bytes))
             .map_err(|e| SpoolError::io("read", &path, e))?;
+        let Some(bytes) = bytes.strip_prefix(&self.last[..]) else {
+            return Err(SpoolError::damaged(
+                path,
+                "what was read in it before does not stand there any more",
+            ));
+        };
         if !bytes.is_empty() {
             // Nothing is passed on that a power loss could still take back.
-            file.sync_data().map_err(|e| SpoolError::io("sync", &path, e))?;
+            let synced = sync_data(file, READING);
+            self.failed = synced.is_err();
+            synced.map_err(|e| SpoolError::io("sync", &path, e))?;
         }
         let mut entries = Vec::new();
-        let mut rest = &bytes[..];
+        let mut rest = bytes;
+        let mut last = None;
         while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
             let (line, after) = rest.split_at(end + 1);
             let entry = unseal(line);
@@ -232,7 +259,11 @@ impl InboxReader {
             }
             entries.push(entry);
             self.offset += line.len() as u64;
+            last = Some(line);
             rest = after;
+        }
+        if let Some(line) = last {
+            self.last = line[line.len().saturating_sub(MARK)..].to_vec();
         }
         Ok(entries)
     }

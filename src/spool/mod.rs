@@ -12,6 +12,7 @@
 //!     journal.jsonl, journal.torn-<n> written by the owner alone
 //!     inbox.jsonl                     what applications told the session, appended by the daemon
 //!     outcome.reserve → outcome.json  written once
+//!     acknowledged.json               replaced by the daemon: how far the application has projected the events
 //!   ended/<xx>/<run_id>/   the same, after it ended; xx: the first two digits of the id
 //!   ended.log              derived: the ended sessions in order
 //!   removed.log            tombstones
@@ -23,6 +24,7 @@
 //! whole or not at all: admitted (a folder that appears by rename), claimed, started (a journal), ended (an outcome),
 //! settled (the folder moves to `ended/`). The cost of opening a spool depends on `active/` alone.
 
+mod acknowledged;
 mod admission;
 mod checks;
 mod content;
@@ -30,6 +32,7 @@ mod ended;
 mod error;
 mod faults;
 mod inbox;
+mod inventory;
 pub mod journal;
 mod lock;
 mod place;
@@ -38,6 +41,7 @@ mod record;
 mod removed;
 mod sealed;
 mod session;
+mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -46,9 +50,11 @@ pub use ended::{EndedLine, EndedPage};
 pub use error::SpoolError;
 pub(crate) use error::exhausted;
 pub use inbox::{Inbox, InboxReader, Named, Slot};
+pub use inventory::Contents;
 pub use lock::{OwnerLock, Ownership};
 pub use record::{CLAIM_VERSION, Claim, RECORD_VERSION, Record, Tombstone, digest};
 pub use session::SessionDir;
+pub use survey::{EndedSession, Usage};
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -225,8 +231,9 @@ impl Spool {
             self.active.sync()?;
             return self.open_session(&shard, run_id)?.ok_or(missing);
         };
-        let line = ended_line(&session)?;
+        let mut line = ended_line(&session)?;
         session.tidy()?;
+        line.bytes = session.contents().ok().map(|contents| contents.bytes);
         let name = run_id.to_string();
         let mut log = lock(&self.ended_log);
         log.add(&self.dir, &line)?;
@@ -288,39 +295,6 @@ impl Spool {
             }
         }
         Ok(lines)
-    }
-
-    /// Removes an ended session: first its tombstone is durable, then its folder goes. Again after a crash it does what
-    /// is left to do.
-    pub fn remove(&self, run_id: RunId) -> Result<Tombstone> {
-        let missing = || SpoolError::Missing { run_id, place: "among the ended ones" };
-        let mut removed = self.removed();
-        let shard = self.shard(run_id)?;
-        let session = match &shard {
-            Some(shard) => self.open_session(shard, run_id)?,
-            None => None,
-        };
-        let tombstone = match (removed.find(&self.dir, run_id)?, session) {
-            (Some(tombstone), _) => tombstone,
-            (None, None) => return Err(missing()),
-            (None, Some(session)) => {
-                let record = session.record()?;
-                let tombstone =
-                    Tombstone { run_id, digest: record.digest, end: record.end, removed: wall_clock() };
-                removed.add(&self.dir, &tombstone)?;
-                tombstone
-            }
-        };
-        let Some(shard) = shard else { return Ok(tombstone) };
-        let name = run_id.to_string();
-        if shard.has(&name)? {
-            let going = format!("{REMOVING}{name}");
-            self.ended.remove_tree(OsStr::new(&going))?;
-            shard.rename_new(&name, &self.ended, &going)?;
-            shard.sync()?;
-            self.ended.remove_tree(OsStr::new(&going))?;
-        }
-        Ok(tombstone)
     }
 
     fn removed(&self) -> MutexGuard<'_, Removed> {
@@ -386,5 +360,12 @@ fn ended_line(session: &SessionDir) -> Result<EndedLine> {
             "does not say how the session ended; only an ended one is settled",
         ));
     };
-    Ok(EndedLine { run_id: record.run_id, ended, end, profile: record.profile, label: record.label })
+    Ok(EndedLine {
+        run_id: record.run_id,
+        ended,
+        end,
+        profile: record.profile,
+        label: record.label,
+        bytes: None,
+    })
 }

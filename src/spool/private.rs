@@ -143,6 +143,15 @@ impl Dir {
         }
     }
 
+    /// What stands under a name here, not followed; `None` if there is nothing.
+    pub(crate) fn stat_of(&self, name: &OsStr) -> Result<Option<FileStat>> {
+        match fstatat(self, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(e) => Err(SpoolError::io("look at", self.join(name), e)),
+        }
+    }
+
     /// The names in this folder, in no order.
     pub(crate) fn names(&self) -> Result<Vec<OsString>> {
         let failed = |e: Errno| SpoolError::io("list", &self.path, e);
@@ -306,6 +315,7 @@ impl Dir {
     /// Removes a folder with all that it holds, following nothing. It may be missing. Not yet durable.
     pub(crate) fn remove_tree(&self, name: &OsStr) -> Result<()> {
         let failed = |e: Errno| SpoolError::io("remove", self.join(name), e);
+        faults::check(Op::Unlink, name).map_err(|e| SpoolError::io("remove", self.join(name), e))?;
         match unlinkat(self, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),
             Err(Errno::EISDIR | Errno::EPERM) => {}

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::model::{End, Phase, Plan, RunId, State, Submission};
+use crate::model::{Binding, End, Phase, Plan, RunId, State, Submission};
 
 /// The version of `record.json`.
 pub const RECORD_VERSION: u32 = 1;
@@ -22,6 +22,9 @@ pub struct Record {
     pub run_id: RunId,
     /// [`digest`] of the submission and its input.
     pub digest: String,
+    /// The identity under which a framework lets it run; absent where the spool itself is the authority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
     /// The profile it runs under.
     pub profile: String,
     /// The dialect that reads it.
@@ -76,6 +79,7 @@ impl Record {
             version: RECORD_VERSION,
             run_id: submission.run_id(),
             digest,
+            binding: submission.binding.names_framework().then(|| submission.binding.clone()),
             profile: submission.profile.clone(),
             dialect: dialect.to_owned(),
             label: submission.label.clone(),

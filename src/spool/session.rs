@@ -23,7 +23,8 @@ pub(crate) const CLAIM: &str = "claim.json";
 pub(crate) const OWNER_LOCK: &str = "owner.lock";
 pub(crate) const OUTCOME: &str = "outcome.json";
 pub(crate) const RESERVE: &str = "outcome.reserve";
-const CONTROL: &str = "control.sock";
+pub(crate) const ACKNOWLEDGED: &str = "acknowledged.json";
+pub(crate) const CONTROL: &str = "control.sock";
 
 /// The largest JSON file that is read, in bytes. An outcome whose text would make it longer is written without it.
 const FILE_MAX: u64 = 17 << 20;
@@ -57,20 +58,24 @@ impl SessionDir {
         self.run_id
     }
 
-    pub(super) fn dir(&self) -> &Dir {
-        &self.dir
-    }
-
     /// Where the folder was when it was opened.
     pub fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    pub(super) fn dir(&self) -> &Dir {
+        &self.dir
     }
 
     fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn read_json<T: DeserializeOwned>(&self, name: &str, id: fn(&T) -> RunId) -> Result<Option<T>> {
+    pub(super) fn read_json<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        id: fn(&T) -> RunId,
+    ) -> Result<Option<T>> {
         let Some(bytes) = self.dir.read(name, FILE_MAX)? else { return Ok(None) };
         let value: T = unseal(&bytes).ok_or_else(|| {
             SpoolError::damaged(self.file(name), "its checksum does not match what stands in it")
@@ -88,7 +93,7 @@ impl SessionDir {
         value.ok_or_else(|| SpoolError::damaged(self.file(name), "it is missing"))
     }
 
-    fn to_json<T: Serialize>(&self, name: &str, value: &T) -> Result<Vec<u8>> {
+    pub(super) fn to_json<T: Serialize>(&self, name: &str, value: &T) -> Result<Vec<u8>> {
         seal(value).map_err(|e| SpoolError::malformed(self.file(name), &e))
     }
 

@@ -824,3 +824,156 @@ fn a_session_is_opened_by_its_whole_name_only() {
     fs::DirBuilder::new().mode(0o700).create(&other).expect("a folder");
     assert!(SessionDir::open(&other).expect_err("refused").is_damage());
 }
+
+/// An ended session with its outcome, so that it can be acknowledged.
+fn ended_with_outcome(bench: &Bench, time: u64) -> SessionDir {
+    let session = bench.admit();
+    session.write_outcome(&outcome(&session, None)).expect("written");
+    end(&session, time);
+    bench.spool.settle(session.run_id()).expect("settled")
+}
+
+#[test]
+fn an_acknowledgement_moves_forward_only_and_with_its_session() {
+    let bench = Bench::new();
+    let session = bench.admit();
+    let last = Outcome { head: 10, ..outcome(&session, None) };
+    let at = |offset| journal::Cursor { epoch: last.epoch.clone(), offset };
+    assert_eq!(session.acknowledged().expect("read"), None);
+    for (to, stands) in [(5, 5), (3, 5), (5, 5), (9, 9)] {
+        assert_eq!(session.acknowledge(&at(to), 10).expect("acknowledged"), at(stands));
+        assert_eq!(session.acknowledged().expect("read"), Some(at(stands)));
+    }
+    session.write_outcome(&last).expect("written");
+    end(&session, 5);
+    let session = bench.spool.settle(session.run_id()).expect("settled");
+    assert_eq!(session.acknowledged().expect("read"), Some(at(9)));
+    assert!(!session.is_acknowledged().expect("read"));
+    session.acknowledge(&at(10), 10).expect("acknowledged");
+    assert!(session.is_acknowledged().expect("read"));
+    // What was acknowledged of a part that is lost counts for nothing.
+    assert_eq!(session.acknowledge(&at(4), 8).expect("acknowledged"), at(4));
+    // Of another journal it says nothing.
+    let other = journal::Cursor { epoch: journal::new_epoch(), offset: 3 };
+    assert_eq!(session.acknowledge(&other, 10).expect("acknowledged"), other);
+    assert!(!session.is_acknowledged().expect("read"));
+}
+
+#[test]
+fn a_damaged_acknowledgement_acknowledges_nothing() {
+    let bench = Bench::new();
+    let session = ended_with_outcome(&bench, 5);
+    let outcome = session.outcome().expect("read").expect("there is one");
+    let all = journal::Cursor { epoch: outcome.epoch, offset: outcome.head };
+    session.acknowledge(&all, all.offset).expect("acknowledged");
+    assert!(session.is_acknowledged().expect("read"));
+    let path = session.path().join("acknowledged.json");
+    for at in 0..fs::read(&path).expect("read").len() - 1 {
+        flip(&path, at);
+        assert!(!session.is_acknowledged().expect("read"), "byte {at}");
+        flip(&path, at);
+    }
+    fs::write(&path, "").expect("written");
+    assert!(!session.is_acknowledged().expect("read"));
+    session.acknowledge(&all, all.offset).expect("it is written anew");
+    assert!(session.is_acknowledged().expect("read"));
+}
+
+#[test]
+fn what_is_not_the_session_s_own_is_told() {
+    let bench = Bench::new();
+    let session = ended_with_outcome(&bench, 5);
+    let path = |name: &str| session.path().join(name);
+    let foreign = || session.contents().expect("looked").foreign;
+    assert_eq!(foreign(), None);
+    for own in
+        [".tmp-record.json-1-x", "journal.torn-1", "inbox.jsonl", "acknowledged.json", "stdout.capture"]
+    {
+        fs::write(path(own), "x").expect("written");
+        set_mode(&path(own), 0o600);
+        assert_eq!(foreign(), None, "{own}");
+    }
+    fs::DirBuilder::new().mode(0o700).create(path("attachments")).expect("a folder");
+    let hash = "a".repeat(64);
+    for own in [hash.clone(), format!("{hash}.png")] {
+        fs::write(path("attachments").join(&own), "x").expect("written");
+        set_mode(&path("attachments").join(&own), 0o600);
+        assert_eq!(foreign(), None, "{own}");
+    }
+    let listed = session.file_names().expect("listed");
+    assert!(
+        listed.contains(&"record.json".to_owned()) && listed.contains(&format!("attachments/{hash}.png"))
+    );
+    assert!(!listed.iter().any(|name| name == "owner.lock" || name.starts_with('.')), "{listed:?}");
+    for other in
+        ["notes", "journal.torn-", "journal.torn-x", "record.json.bak", "attachments/notes", "deep/er"]
+    {
+        if let Some((folder, _)) = other.split_once('/') {
+            fs::create_dir_all(path(folder)).expect("a folder");
+        }
+        fs::write(path(other), "x").expect("written");
+        set_mode(&path(other), 0o600);
+        let why = foreign().expect("told");
+        assert!(why.starts_with("has an unknown file "), "{other}: {why}");
+        fs::remove_file(path(other)).expect("removed");
+        let _ = fs::remove_dir(path("deep"));
+    }
+    assert_eq!(foreign(), None);
+    let other = bench.folder.path().join("second");
+    fs::hard_link(path("record.json"), &other).expect("linked");
+    assert!(foreign().expect("told").contains("2 hard links"));
+    fs::remove_file(&other).expect("removed");
+    set_mode(&path("record.json"), 0o644);
+    assert!(foreign().expect("told").contains("mode 0644"));
+    set_mode(&path("record.json"), 0o600);
+    symlink("/nowhere", path("input.link")).expect("linked");
+    assert!(foreign().is_some());
+}
+
+#[test]
+fn a_survey_finds_every_ended_session_once_in_the_order_of_their_ends() {
+    let bench = Bench::new();
+    // The clock was set back meanwhile: the order is that in which they were put away.
+    let mut right: Vec<RunId> = [9, 8, 100, 3].map(|time| bench.ended(time)).into();
+    let found = bench.spool.survey().expect("surveyed");
+    assert_eq!(found.iter().map(|session| session.run_id).collect::<Vec<_>>(), right);
+    for session in &found {
+        let Place::Ended(dir) = bench.spool.locate(session.run_id).expect("looked") else {
+            panic!("it ended")
+        };
+        assert_eq!(session.bytes, Some(dir.contents().expect("looked").bytes));
+    }
+    bench.spool.remove(right.remove(1)).expect("removed");
+    let surveyed = |bench: &Bench| -> Vec<RunId> {
+        bench.spool.survey().expect("surveyed").iter().map(|session| session.run_id).collect()
+    };
+    assert_eq!(surveyed(&bench), right);
+    bench.spool.compact().expect("written anew");
+    assert_eq!(surveyed(&bench), right);
+    assert_eq!(fs::read(bench.path("ended.log")).expect("read").iter().filter(|&&b| b == b'\n').count(), 4);
+    right.push(bench.ended(1));
+    assert_eq!(surveyed(&bench), right);
+    // One whose record cannot be read is there all the same, and its age is not known.
+    let unread = right[0];
+    fs::write(bench.path("ended").join(unread.shard()).join(unread.to_string()).join("record.json"), "x")
+        .expect("written");
+    fs::remove_file(bench.path("ended.log")).expect("removed");
+    let bench = bench.again();
+    let last = *bench.spool.survey().expect("surveyed").last().expect("there are some");
+    assert_eq!((last.run_id, last.ended), (unread, None));
+    assert_eq!(bench.spool.survey().expect("surveyed").len(), right.len());
+}
+
+#[test]
+fn usage_counts_what_is_there() {
+    let bench = Bench::new();
+    let session = bench.admit();
+    let active = bench.spool.usage_of_active().expect("looked");
+    assert_eq!((active.count, active.bytes), (1, session.contents().expect("looked").bytes));
+    assert_eq!(bench.spool.usage_of_damaged().expect("looked"), Usage::default());
+    bench.spool.set_aside(session.run_id(), "broken").expect("set aside");
+    let damaged = bench.spool.usage_of_damaged().expect("looked");
+    assert_eq!(damaged.count, 1, "the reason beside it is none");
+    assert!(damaged.bytes >= active.bytes, "{damaged:?}");
+    assert_eq!(bench.spool.usage_of_active().expect("looked"), Usage::default());
+}

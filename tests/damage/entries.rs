@@ -171,6 +171,11 @@ async fn a_session_that_is_owned_stays_where_it_is_although_its_record_is_damage
     let outcome = active(&bench, run_id).join("outcome.json");
     super::support::until("it goes on to its end", || outcome.exists());
     assert_eq!((bench.read(&format!("done-{run_id}")).as_str(), starts(&bench, run_id)), ("done\n", 1));
+    // Nobody owns it any more: without another restart it is set aside like any other.
+    let aside = bench.spool().join("damaged").join(run_id.to_string());
+    super::support::until("it is set aside", || aside.exists());
+    assert_eq!(refusal(client.status(run_id).await), "Damaged");
+    assert!(aside.join("outcome.json").exists(), "untouched");
 }
 
 /// The executor is dead and cannot be asked, the files cannot be trusted, and the program lives.
@@ -205,6 +210,36 @@ async fn what_a_damaged_session_left_running_is_ended_before_it_is_set_aside() {
     }
 }
 
+/// Nothing that is asked of a session that could not be read is answered as if it were done.
+#[cfg_attr(not(feature = "faults"), ignore = "needs --features faults")]
+#[tokio::test]
+async fn a_session_that_could_not_be_read_is_looked_at_by_whoever_asks() {
+    let (mut bench, all) = killed_with_waiting(1).await;
+    let run_id = all[1].run_id();
+    // Both cannot be read at the start, nor can the one when it is asked for first.
+    bench.environment(
+        "AIROUTER_FAULTS",
+        "read:record.json:1:EIO,read:record.json:2:EIO,read:record.json:3:EIO",
+    );
+    bench.start();
+    let client = bench.client().await;
+    assert_eq!(refusal(client.cancel(run_id).await), "StorageFailed");
+    let status = client.cancel(run_id).await.expect("it can be read now");
+    assert_eq!(
+        status.json().get("cancel-requested"),
+        Some(&true.into()),
+        "{:?}\n{}",
+        status.json(),
+        bench.log()
+    );
+    let status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("ends");
+    // The one that runs has its place, though nothing else is known of it.
+    assert_eq!((status.end(), starts(&bench, run_id)), (Some("cancelled"), 0));
+    bench.write("go", "");
+    let status = client.wait(all[0].run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!((status.end(), starts(&bench, all[0].run_id())), (Some("completed"), 1));
+}
+
 /// A disk that does not answer when the service starts says nothing of its sessions.
 #[cfg_attr(not(feature = "faults"), ignore = "needs --features faults")]
 #[tokio::test]
@@ -216,7 +251,7 @@ async fn a_session_that_cannot_be_read_at_the_start_goes_on_when_it_can() {
     let client = bench.client().await;
     for submission in &all {
         let run_id = submission.run_id();
-        // Until it is read again it has no driver to wait for.
+        // It may not be readable yet.
         while !client.status(run_id).await.is_ok_and(|status| status.is_over()) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }

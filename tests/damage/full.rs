@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use airouter_sessiond::client::WaitFor;
+use airouter_sessiond::model::Answer;
 
 use super::support::{Bench, PATIENCE, lives, until};
 use super::{active, noted, refusal, starts};
@@ -199,6 +200,61 @@ async fn what_waits_for_its_turn_waits_for_the_disk_too() {
     assert_eq!(starts(&bench, second.run_id()), usize::from(status.end() == Some("completed")));
     let status = client.wait(third.run_id(), WaitFor::Finished, PATIENCE).await.expect("ends");
     assert_eq!((status.end(), starts(&bench, third.run_id())), (Some("cancelled"), 0));
+}
+
+/// A session that somebody talks to.
+#[tokio::test]
+async fn a_message_that_finds_no_room_is_refused_and_taken_once_when_there_is_some() {
+    let mut bench = Bench::prepared("");
+    let program = bench.write("talker.py", include_str!("../talk/talker.py"));
+    let profile = format!(
+        "[profiles.talker]\nprogram = \"/usr/bin/python3\"\ndialect = \"jsonl-talk\"\narguments = [\"{}\"]\n",
+        program.display()
+    );
+    bench.configure(NO_FLOOR, &profile);
+    let Some(small) = Small::mount(&bench, "2m") else { return };
+    bench.start();
+    let mut submission = noted(&bench, "");
+    (submission.profile, submission.arguments) = ("talker".into(), Vec::new());
+    let run_id = submission.run_id();
+    let mut client = bench.client().await;
+    client.submit(&submission, Some(b"ask".to_vec())).await.expect("there is room");
+    let status = client.wait(run_id, WaitFor::Attention, PATIENCE).await.expect("waits");
+    let question = status.typed().expect("known words").questions[0].question.clone();
+    let allow = Answer { choice: Some("allow".into()), text: None };
+    small.fill();
+    for restart in [false, true] {
+        if restart {
+            bench.kill();
+            bench.start();
+            client = bench.client().await;
+        }
+        for n in 0..3 {
+            let answer = client.steer(run_id, &format!("m{n}"), "hello").await;
+            assert_eq!(refusal(answer), "StorageFull", "{restart}");
+        }
+        assert_eq!(refusal(client.answer(run_id, &question, &allow).await), "StorageFull");
+        let status = client.wait(run_id, WaitFor::Attention, PATIENCE).await.expect("waits");
+        assert!(status.asks() && status.state() == "driving", "it still asks: {:?}", status.json());
+    }
+    small.free();
+    for n in 0..3 {
+        client.steer(run_id, &format!("m{n}"), "hello").await.expect("there is room again");
+    }
+    client.answer(run_id, &question, &allow).await.expect("there is room again");
+    client.steer(run_id, "last", "done").await.expect("is stored");
+    let status = client.wait(run_id, WaitFor::Finished, PATIENCE).await.expect("ends");
+    assert_eq!(status.end(), Some("completed"), "{:?}", status.json());
+    let heard: Vec<String> = bench.read("heard").lines().skip(2).map(str::to_owned).collect();
+    let wanted = [
+        "steer m0  hello",
+        "steer m1  hello",
+        "steer m2  hello",
+        "answer p1 allow",
+        "steer last  done",
+        "end of file",
+    ];
+    assert_eq!(heard, wanted);
 }
 
 #[tokio::test]

@@ -1,38 +1,14 @@
 //! `interfaces/*.xml` is what is served: the same methods, signals, properties, arguments, types and annotations.
 
-use std::collections::BTreeMap;
+#[path = "../support/shape.rs"]
+mod shape;
 
-use roxmltree::{Document, Node, ParsingOptions};
+use shape::{attributes, parse, shape};
 
 use super::*;
-use airouter_sessiond::model::{About, MessageMode, MessageStatus, Receipt, Settled};
-
-/// What an interface has: each element by its kind and name, with what is in it in order.
-type Shape = BTreeMap<String, Vec<String>>;
-
-fn parse(xml: &str) -> Document<'_> {
-    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
-    Document::parse_with_options(xml, options).expect("well-formed")
-}
-
-fn attributes(node: Node<'_, '_>) -> String {
-    let mut all: Vec<String> = node.attributes().map(|a| format!("{}={}", a.name(), a.value())).collect();
-    all.sort();
-    format!("{} {}", node.tag_name().name(), all.join(" "))
-}
-
-fn shape(document: &Document<'_>, interface: &str) -> Shape {
-    let node = document
-        .descendants()
-        .find(|node| node.has_tag_name("interface") && node.attribute("name") == Some(interface))
-        .expect("the interface");
-    node.children()
-        .filter(Node::is_element)
-        .map(|member| {
-            (attributes(member), member.children().filter(Node::is_element).map(attributes).collect())
-        })
-        .collect()
-}
+use airouter_sessiond::model::{
+    About, MessageMode, MessageStatus, PruneAction, PrunePolicy, Receipt, Settled,
+};
 
 async fn introspect(connection: &zbus::Connection, path: &str) -> String {
     let interface = Some("org.freedesktop.DBus.Introspectable");
@@ -66,7 +42,7 @@ async fn the_documented_session_is_the_served_one() {
     let session = "org.airouter.Session1";
     let (served, documented) = (shape(&parse(&served), session), shape(&parse(documented), session));
     assert_eq!(documented, served);
-    assert_eq!(documented.len(), 13, "{documented:#?}");
+    assert_eq!(documented.len(), 14, "{documented:#?}");
 }
 
 #[test]
@@ -89,6 +65,7 @@ fn every_error_and_status_key_is_documented() {
     let documented = include_str!("../../interfaces/org.airouter.Sessions1.xml");
     let mut status = fake::status(RunId::random(), "echo");
     status.questions.push(fake::question("q1", &["allow"]));
+    status.acknowledged = Some("e-1".into());
     let keys = serde_json::to_value(&status).expect("JSON");
     for key in keys.as_object().expect("an object").keys() {
         assert!(documented.contains(&format!("\n    {key} ")), "{key}");
@@ -99,8 +76,33 @@ fn every_error_and_status_key_is_documented() {
     for end in airouter_sessiond::model::End::ALL {
         assert!(documented.contains(&end.to_string()), "{end}");
     }
-    for error in ["MessageChanged", "TooManyMessages", "Unsupported", "UnknownQuestion", "QuestionSettled"] {
+    for error in [
+        "MessageChanged",
+        "TooManyMessages",
+        "Unsupported",
+        "UnknownQuestion",
+        "QuestionSettled",
+        "NotSettled",
+        "Kept",
+    ] {
         assert!(documented.contains(&format!("\n    {error} ")), "{error}");
+    }
+    // Of what is kept: every key, and every word of an action.
+    let storage = serde_json::to_value(fake::storage()).expect("JSON");
+    let pruned = serde_json::to_value(fake::pruned(RunId::random())).expect("JSON");
+    let policy = PrunePolicy {
+        older_than_seconds: Some(1),
+        keep_bytes: Some(1),
+        limit: Some(1),
+        ..PrunePolicy::default()
+    };
+    let policy = serde_json::to_value(policy).expect("JSON");
+    let all = [&storage, &storage["retention"], &pruned, &policy];
+    for key in all.into_iter().flat_map(|value| value.as_object().expect("an object").keys()) {
+        assert!(documented.contains(key.as_str()), "{key}");
+    }
+    for action in [PruneAction::Removed, PruneAction::WouldRemove, PruneAction::Kept] {
+        assert!(documented.contains(&action.to_string()), "{action}");
     }
     // Of what is said and asked: every key, and every word that a key may have.
     let mut question = fake::question("q1", &["allow"]);

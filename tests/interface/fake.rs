@@ -10,14 +10,14 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, broadcast, watch};
 
-use airouter_sessiond::bus::{Engine, EventFeed};
+use airouter_sessiond::bus::{AllEvents, Engine, EventFeed};
 use airouter_sessiond::model::{
-    About, Answer, End, Entry, Limits, Message, MessageStatus, OpenQuestion, Phase, Receipt, RunId, State,
-    Status,
+    About, Answer, End, Entry, Limits, Message, MessageStatus, OpenQuestion, Phase, PruneAction, PrunePolicy,
+    Pruned, Receipt, RetentionReport, RunId, State, Status, Storage,
 };
 use airouter_sessiond::service::{
-    Batch, Change, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, ProfileFacts,
-    SubmitRequest, WaitFor,
+    Batch, Change, ControllerFacts, Error, Facts, Filter, FollowOptions, FollowPermit, Listing, Page, Piece,
+    ProfileFacts, SubmitRequest, WaitFor,
 };
 
 /// Sessions by name, each with its input.
@@ -110,6 +110,35 @@ pub fn status(run_id: RunId, profile: &str) -> Status {
         "accepted": 1, "activity-complete": true, "attempt": 0, "progress": {},
     }))
     .expect("a status")
+}
+
+/// A spool with everything that can be told of one.
+pub fn storage() -> Storage {
+    Storage {
+        spool: "/the/spool".into(),
+        active: 1,
+        active_bytes: 4096,
+        ended: 2,
+        ended_bytes: 3 << 30,
+        damaged: 1,
+        damaged_bytes: 5,
+        free_bytes: 7 << 30,
+        oldest: Some(1),
+        retention: Some(RetentionReport {
+            acknowledged_only: true,
+            max_age_days: Some(30),
+            max_bytes: Some(1 << 30),
+            due: 1,
+            due_bytes: 2 << 30,
+            due_at_least: true,
+        }),
+    }
+}
+
+/// An answer of `Prune` on a session that is kept.
+pub fn pruned(run_id: RunId) -> Pruned {
+    let why = Some("has an unknown file".into());
+    Pruned { run_id, action: PruneAction::Kept, why, ended: Some(1), bytes: Some(4096) }
 }
 
 /// An open question with these choices; without any it wants a text.
@@ -238,11 +267,66 @@ impl Engine for Fake {
         Ok(())
     }
 
+    /// The fake has no cursors: the word is what was acknowledged.
+    async fn acknowledge(&self, run_id: RunId, cursor: &str) -> Result<Status, Error> {
+        let mut sessions = self.sessions.lock().unwrap();
+        let Some((status, _)) = sessions.get_mut(&run_id) else { return Err(Error::NotFound(run_id)) };
+        if cursor == "now" {
+            return Err(Error::MalformedCursor(cursor.into()));
+        }
+        status.acknowledged = Some(cursor.to_owned());
+        Ok(status.clone())
+    }
+
+    async fn remove(&self, run_id: RunId) -> Result<(), Error> {
+        let mut sessions = self.sessions.lock().unwrap();
+        match sessions.get(&run_id) {
+            None => Err(Error::NotFound(run_id)),
+            Some((status, _)) if status.end.is_none() => Err(Error::NotSettled(run_id)),
+            Some(_) => {
+                sessions.remove(&run_id);
+                let _ = self.changes.send(Change::Removed(run_id));
+                Ok(())
+            }
+        }
+    }
+
+    async fn storage(&self) -> Result<Storage, Error> {
+        Ok(storage())
+    }
+
+    /// Everything that ended is due.
+    async fn prune(&self, policy: PrunePolicy) -> Result<Vec<Pruned>, Error> {
+        let mut sessions = self.sessions.lock().unwrap();
+        let due: Vec<RunId> =
+            sessions.iter().filter(|(_, (status, _))| status.end.is_some()).map(|(id, _)| *id).collect();
+        let action = if policy.dry_run { PruneAction::WouldRemove } else { PruneAction::Removed };
+        if !policy.dry_run {
+            sessions.retain(|id, _| !due.contains(id));
+        }
+        Ok(due.into_iter().map(|run_id| Pruned { action, why: None, ..pruned(run_id) }).collect())
+    }
+
     async fn subscribe(&self, _: RunId, cursor: &str) -> Result<Box<dyn EventFeed>, Error> {
         if cursor != "start" {
             return Err(Error::MalformedCursor(cursor.into()));
         }
         Ok(Box::new(FakeFeed { events: self.events.subscribe(), at: 0 }))
+    }
+
+    /// The events are those of every session that is known, and of those in `cursors`.
+    async fn subscribe_all(
+        &self,
+        cursor: &str,
+        cursors: BTreeMap<RunId, String>,
+    ) -> Result<Box<dyn AllEvents>, Error> {
+        if cursor != "start" {
+            return Err(Error::MalformedCursor(cursor.into()));
+        }
+        let mut run_ids: Vec<RunId> = self.sessions.lock().unwrap().keys().copied().collect();
+        run_ids.extend(cursors.keys());
+        let feed = |run_id| (run_id, FakeFeed { events: self.events.subscribe(), at: 0 });
+        Ok(Box::new(FakeAll { feeds: run_ids.into_iter().map(feed).collect(), missed: false }))
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {
@@ -254,6 +338,10 @@ impl Engine for Fake {
     }
     fn facts(&self) -> Facts {
         self.facts.lock().unwrap().clone()
+    }
+
+    fn controller(&self) -> ControllerFacts {
+        ControllerFacts { name: "embedded".into(), ..ControllerFacts::default() }
     }
 
     fn profiles(&self) -> BTreeMap<String, ProfileFacts> {
@@ -271,6 +359,32 @@ impl Engine for Fake {
 
     fn limits(&self) -> Limits {
         Limits::default()
+    }
+}
+
+/// One session after the other; then it has missed something.
+struct FakeAll {
+    feeds: Vec<(RunId, FakeFeed)>,
+    missed: bool,
+}
+
+#[async_trait]
+impl AllEvents for FakeAll {
+    async fn next(&mut self, max_bytes: usize) -> Option<Piece> {
+        match self.feeds.last_mut() {
+            None if self.missed => None,
+            None => {
+                self.missed = true;
+                Some(Piece::Missed)
+            }
+            Some((run_id, feed)) => {
+                let (run_id, batch) = (*run_id, feed.next(max_bytes).await.ok()??);
+                if batch.last {
+                    self.feeds.pop();
+                }
+                Some(Piece::Batch { run_id, batch })
+            }
+        }
     }
 }
 

@@ -123,6 +123,60 @@ async fn a_removed_session_has_no_object() {
 }
 
 #[tokio::test]
+async fn a_removal_is_answered_before_it_is_told_of() {
+    let private = Private::serve().await;
+    let client = private.client().await;
+    let mut messages = MessageStream::from(&client);
+    let run_id = RunId::random();
+    call(&client, "Submit", &(minimal(run_id),)).await.expect("is taken");
+    signal(&mut messages, "InterfacesAdded").await;
+    let (name, text) = refusal(call(&client, "Remove", &(run_id.to_string(),)).await);
+    assert_eq!(name, "NotSettled", "{text}");
+    private.engine.end(run_id);
+    signal(&mut messages, "PropertiesChanged").await;
+    call(&client, "Remove", &(run_id.to_string(),)).await.expect("is removed");
+    let mut answered = false;
+    loop {
+        let message = soon(messages.next()).await.expect("a message").expect("readable");
+        answered |= message.message_type() == zbus::message::Type::MethodReturn;
+        if is(&message, "SessionRemoved") {
+            assert!(answered, "the answer comes first");
+            let (id, path): (String, zbus::OwnedObjectPath) = message.body().deserialize().unwrap();
+            assert_eq!((id, &*path), (run_id.to_string(), &bus::session_path(run_id)));
+            break;
+        }
+    }
+    signal(&mut messages, "InterfacesRemoved").await;
+}
+
+#[tokio::test]
+async fn what_is_kept_is_told_and_pruned() {
+    let private = Private::serve().await;
+    let client = private.client().await;
+    let run_id = RunId::random();
+    private.engine.end(run_id);
+    let storage = call(&client, "Storage", &()).await.expect("is told");
+    let storage: HashMap<String, zbus::OwnedVariant> = storage.body().deserialize().unwrap();
+    assert_eq!(storage["ended"].value_signature(), "t");
+    assert_eq!(storage["retention"].value_signature(), "a{sv}");
+    let prune = async |policy: HashMap<&str, Variant<'_>>| {
+        let answer = call(&client, "Prune", &(policy,)).await.expect("is answered");
+        let mut sessions: Vec<HashMap<String, zbus::OwnedVariant>> = answer.body().deserialize().unwrap();
+        let session = sessions.pop().expect("one is due");
+        assert_eq!(session["bytes"].value_signature(), "t");
+        String::try_from(session["action"].try_clone().unwrap()).unwrap()
+    };
+    assert_eq!(prune(HashMap::new()).await, "would-remove");
+    assert_eq!(prune(HashMap::from([("dry-run", Variant::from(false))])).await, "removed");
+    let (name, text) = refusal(call(&client, "Prune", &(HashMap::from([("age", Variant::from(1))]),)).await);
+    assert_eq!(name, "InvalidArgument");
+    assert!(
+        text.contains("known are dry-run, acknowledged, older-than-seconds, keep-bytes, limit"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn a_session_answers_for_itself() {
     let private = Private::serve().await;
     let client = private.client().await;

@@ -116,3 +116,46 @@ async fn subscriptions_of_one_caller_have_a_bound() {
     assert_eq!(refusal(refused).0, "AtCapacity");
     subscribe(&private.client().await).await.expect("others have their own");
 }
+
+#[tokio::test]
+async fn all_sessions_come_each_with_its_name_until_some_may_be_missing() {
+    let private = Private::serve().await;
+    let client = private.client().await;
+    let (one, named) = (RunId::random(), RunId::random());
+    call(&client, "Submit", &(minimal(one),)).await.expect("is taken");
+    for n in 0..500 {
+        private.engine.push("preview", json!({ "text": format!("piece {n}") }));
+    }
+    private.engine.push("ended", json!({ "end": "completed" }));
+    let subscribe = async |cursor: &str, options: HashMap<&str, Variant<'_>>| {
+        call(&client, "Subscribe", &("", cursor, options)).await
+    };
+    let cursors = |id: &str| {
+        let cursors = HashMap::from([(id.to_owned(), "start".to_owned())]);
+        HashMap::from([("cursors", Variant::from(cursors))])
+    };
+    assert_eq!(refusal(subscribe("e-1", nothing()).await).0, "InvalidCursor.Malformed");
+    assert_eq!(refusal(subscribe("start", cursors("x")).await).0, "InvalidArgument");
+    let (name, text) = refusal(subscribe("start", HashMap::from([("run_ids", Variant::from("x"))])).await);
+    assert_eq!(name, "InvalidArgument");
+    assert!(text.contains("known are cursors"), "{text}");
+
+    let mut messages = MessageStream::from(&client);
+    subscribe("start", cursors(&named.to_string())).await.expect("subscribes");
+    let mut seen: HashMap<String, Vec<String>> = HashMap::new();
+    loop {
+        let message = soon(messages.next()).await.expect("a message").expect("readable");
+        if is(&message, "Activity") {
+            let body = message.body();
+            assert!(body.len() <= 16 << 10);
+            let (run_id, _, _, events): (String, String, String, Events) = body.deserialize().unwrap();
+            seen.entry(run_id).or_default().extend(events.into_iter().map(|event| event.0));
+        } else if is(&message, "Lagged") {
+            let places: (String, String) = message.body().deserialize().unwrap();
+            assert_eq!(places, (String::new(), String::new()));
+            break;
+        }
+    }
+    let right: Vec<String> = (1..=501).map(|n| format!("e-{n}")).collect();
+    assert_eq!(seen, [one, named].map(|run_id| (run_id.to_string(), right.clone())).into());
+}

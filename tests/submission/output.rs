@@ -110,6 +110,27 @@ async fn schemas_that_cannot_be_used_are_refused_and_leave_nothing() {
     assert_eq!(spool(&bench), before);
 }
 
+/// Programs are given its file: what they do to it changes nothing.
+#[tokio::test]
+async fn an_answer_is_held_against_the_schema_that_was_submitted() {
+    let bench = bench("");
+    let schema = json!({ "type": "array" });
+    for (harm, answer, end) in [
+        ("echo true >\"$SCHEMA\"", "7", "invalid-output"),
+        ("echo false >\"$SCHEMA\"", "[7]", "completed"),
+        ("rm \"$SCHEMA\"", "[7]", "completed"),
+        ("head -c 300 /dev/urandom >\"$SCHEMA\"", "[7]", "completed"),
+    ] {
+        let mut submission = answering(&bench, answer, &schema);
+        let folder = bench.spool().join("active").join(submission.run_id().to_string());
+        let file = folder.join("output-schema.json").display().to_string();
+        submission.environment.insert("SCHEMA".into(), file);
+        submission.arguments[0].insert_str(0, &format!("{harm}; "));
+        let status = run(&bench, &submission).await;
+        assert_eq!(status.end(), Some(end), "{harm}: {:?}", status.json());
+    }
+}
+
 #[tokio::test]
 async fn neither_a_pattern_nor_a_schema_holds_anything_up() {
     let bench = bench("");

@@ -20,10 +20,11 @@ impl Broker {
         let text = format!(
             "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\" \
              \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">\n<busconfig><type>session</type>\
-             <listen>unix:path={}</listen><auth>EXTERNAL</auth><policy context=\"default\"><allow user=\"*\"/>\
+             <listen>unix:path={}</listen><servicedir>{}</servicedir><auth>EXTERNAL</auth><policy context=\"default\"><allow user=\"*\"/>\
              <allow own=\"*\"/><allow send_destination=\"*\" eavesdrop=\"true\"/><allow eavesdrop=\"true\"/></policy>\
              </busconfig>",
-            socket.display()
+            socket.display(),
+            dir.join("services").display()
         );
         fs::write(&config, text).expect("bus configuration");
         Broker { child: spawn(&config), socket, config }
@@ -31,6 +32,14 @@ impl Broker {
 
     pub fn address(&self) -> String {
         format!("unix:path={}", self.socket.display())
+    }
+
+    /// Has the bus start this when somebody calls the name. Ends with the bus at the latest, if it does so.
+    pub fn activate(&self, name: &str, command: &str) {
+        let services = self.config.with_file_name("services");
+        fs::create_dir_all(&services).expect("a directory");
+        let text = format!("[D-BUS Service]\nName={name}\nExec={command}\n");
+        fs::write(services.join(format!("{name}.service")), text).expect("writes");
     }
 
     pub fn pid(&self) -> u32 {

@@ -5,6 +5,7 @@
 pub mod broker;
 pub mod cgroup;
 pub mod dbus_broker;
+pub mod stuck;
 pub mod tree;
 pub mod user_session;
 pub mod virtual_machine;
@@ -180,10 +181,21 @@ impl Bench {
         daemon.wait().expect("ends");
     }
 
+    /// Whether the daemon has died by itself.
+    pub fn is_dead(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(|daemon| daemon.try_wait().expect("waits").is_some())
+    }
+
     /// Waits for a daemon that dies by itself.
     pub fn reap(&mut self) {
         let status = self.daemon.take().expect("a daemon runs").wait().expect("ends");
         assert!(!status.success(), "it was killed");
+    }
+
+    /// Whether the daemon has died by itself.
+    pub fn died(&mut self) -> bool {
+        let daemon = self.daemon.as_mut().expect("a daemon was started");
+        daemon.try_wait().expect("can be asked").is_some()
     }
 
     /// Sends the daemon a signal.

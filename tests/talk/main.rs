@@ -7,6 +7,7 @@ mod support;
 #[cfg(feature = "faults")]
 mod disk;
 mod ends;
+mod kills;
 mod messages;
 mod questions;
 
@@ -139,10 +140,16 @@ fn refusal<T>(answer: Result<T, Error>) -> String {
     }
 }
 
-/// Kills a session's executor, the one process whose arguments name the session's folder.
+/// Kills a session's executor.
 fn kill_executor(run_id: RunId) {
+    let [executor] = executors(run_id)[..] else { panic!("{:?}", executors(run_id)) };
+    nix::sys::signal::kill(Pid::from_raw(executor), Signal::SIGKILL).expect("kill");
+}
+
+/// The executor of a session while there is one: the process whose arguments name the session's folder.
+fn executors(run_id: RunId) -> Vec<i32> {
     let name = run_id.to_string();
-    let executors: Vec<i32> = std::fs::read_dir("/proc")
+    std::fs::read_dir("/proc")
         .expect("proc")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| {
@@ -150,7 +157,5 @@ fn kill_executor(run_id: RunId) {
             let arguments = String::from_utf8_lossy(&arguments).into_owned();
             arguments.contains("airouter-native-exec") && arguments.contains(&name)
         })
-        .collect();
-    let [executor] = executors[..] else { panic!("{executors:?}") };
-    nix::sys::signal::kill(Pid::from_raw(executor), Signal::SIGKILL).expect("kill");
+        .collect()
 }

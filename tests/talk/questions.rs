@@ -55,6 +55,48 @@ async fn a_question_waits_for_its_answer_whoever_looks() {
     assert_eq!(talk.said(run_id, "question-settled").await, ["answered q1"]);
 }
 
+/// The executor of an earlier daemon is not heard yet: nothing is said of its questions that is not known.
+#[tokio::test]
+async fn an_answer_to_a_session_that_was_just_found_again_is_not_refused_as_unknown() {
+    let mut talk = Talk::new();
+    let (client, run_id) = talk.start("ask ask").await;
+    asked(&client, run_id).await;
+    talk.hears("prompt");
+    let executor = Pid::from_raw(executors(run_id)[0]);
+    let signal = |signal| nix::sys::signal::kill(executor, signal).expect("signals");
+    signal(Signal::SIGSTOP);
+    let client = talk.another_daemon().await;
+    assert_eq!(refusal(client.answer(run_id, "q1", &choose("allow")).await), "Internal");
+    // It is stored, whoever is slow.
+    let sent = client.steer(run_id, "m", "hello").await.expect("is stored");
+    assert_eq!(sent.receipt, Receipt::Stored);
+    let answering = {
+        let client = talk.bench.client().await;
+        tokio::spawn(async move { client.answer(run_id, "q1", &choose("allow")).await })
+    };
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    signal(Signal::SIGCONT);
+    answering.await.expect("no panic").expect("is stored when the executor is heard");
+    talk.hears("answer p1 allow");
+    receipt(&client, run_id, "m", "hello", Receipt::Seen).await;
+    // At once after a restart.
+    for answer in ["q2", "q3"] {
+        let client = talk.another_daemon().await;
+        match answer {
+            "q2" => client.answer(run_id, "q2", &choose("allow")).await.expect("it was asked"),
+            _ => assert_eq!(refusal(client.answer(run_id, "q3", &choose("allow")).await), "UnknownQuestion"),
+        }
+    }
+    client_done(&talk, run_id).await;
+    assert_eq!((talk.times("answer p1 allow"), talk.times("answer p2 allow")), (1, 1));
+}
+
+async fn client_done(talk: &Talk, run_id: RunId) {
+    let client = talk.bench.client().await;
+    client.steer(run_id, "done", "done").await.expect("is stored");
+    assert_eq!(ended(&client, run_id).await.end(), Some("completed"));
+}
+
 #[tokio::test]
 async fn a_daemon_that_dies_between_question_and_answer_changes_nothing() {
     let mut talk = Talk::new();

@@ -196,13 +196,13 @@ pub fn profiles(config: &Config) -> Vec<Check> {
 /// Whether the account's processes live on after its last logout.
 pub fn lingering() -> Check {
     const NAME: &str = "logout";
-    if !Path::new("/run/systemd/system").is_dir() {
-        return Check::ok(NAME, "no systemd here: nothing is stopped at the last logout");
-    }
     let Ok(account) = Account::own() else { return Check::warn(NAME, "the account's name is not known", "") };
-    match Path::new("/var/lib/systemd/linger").join(&account.name).exists() {
-        true => Check::ok(NAME, format!("{} lingers: sessions live on after the last logout", account.name)),
-        false => Check::warn(
+    match account.lingers() {
+        None => Check::ok(NAME, "no systemd here: nothing is stopped at the last logout"),
+        Some(true) => {
+            Check::ok(NAME, format!("{} lingers: sessions live on after the last logout", account.name))
+        }
+        Some(false) => Check::warn(
             NAME,
             format!("{} does not linger: the last logout stops the service and its sessions", account.name),
             "`loginctl enable-linger` lets them live on",

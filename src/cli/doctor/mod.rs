@@ -1,8 +1,10 @@
 //! `sessionctl doctor`: everything that the service needs on this machine, looked at without changing anything.
 //!
 //! Nothing is started but a process that is gone again, to see whether it can be contained: no daemon, and no
-//! activation on the bus. `machine` looks at the account's places and the system, `service` at who answers.
+//! activation on the bus. `machine` looks at the account's places and the system, `service` at who answers, `framework` at
+//! who owns the runs.
 
+mod framework;
 mod machine;
 mod service;
 
@@ -65,6 +67,7 @@ pub async fn run(context: &Context) -> Result<Exit, Failure> {
     let socket = context.global.socket.clone().unwrap_or_else(|| config.socket.clone());
     checks.extend(service::private_socket(&socket).await);
     checks.push(service::user_bus(&config).await);
+    checks.push(framework::answers(&config).await);
     tell(context, &checks)
 }
 

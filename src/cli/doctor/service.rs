@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use zbus::connection::Builder;
 
-use super::Check;
+use super::{Check, framework};
 use crate::client::{BUS_NAME, Client, Error, location};
 use crate::config::{BusMode, Config};
 
@@ -31,7 +31,11 @@ pub async fn private_socket(socket: &Path) -> Vec<Check> {
         client.properties().await
     };
     match tokio::time::timeout(ANSWER_WITHIN, ask).await {
-        Ok(Ok(properties)) => vec![Check::ok(NAME, shown.to_string()), answering(&properties)],
+        Ok(Ok(properties)) => {
+            let mut checks = vec![Check::ok(NAME, shown.to_string()), answering(&properties)];
+            checks.extend(framework::undelivered(&properties));
+            checks
+        }
         Ok(Err(Error::NoService { .. })) => vec![not_running(format!("nobody listens on {shown}"))],
         Ok(Err(error)) => vec![Check::fail(NAME, error.to_string(), "look at the service's log")],
         Err(_) => vec![Check::fail(

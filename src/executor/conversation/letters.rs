@@ -35,6 +35,11 @@ impl Letters {
         Advance { entry, receipt: Receipt::Stored, event }
     }
 
+    /// A message of that id was read.
+    pub fn knows(&self, request_id: &str) -> bool {
+        self.messages.contains_key(request_id)
+    }
+
     /// A message has come so far; `None` if that is nothing new. What the program took, or gave back, stays so.
     pub fn advance(&mut self, request_id: &str, receipt: Receipt, why: Option<&str>) -> Option<Advance> {
         let &(entry, mode) = self.messages.get(request_id)?;

@@ -49,6 +49,8 @@ pub struct Conversation {
     shut: Option<&'static str>,
     /// Everything is done, and the inbox is looked into once more.
     looked: bool,
+    /// That the inbox cannot be read was told, and it was not read since.
+    blind: bool,
     failure: Option<String>,
 }
 
@@ -81,6 +83,7 @@ impl Conversation {
             stopping: false,
             shut: None,
             looked: false,
+            blind: false,
             failure: None,
         };
         Ok((conversation, stdin))
@@ -225,15 +228,22 @@ impl Conversation {
     fn mail(&mut self, mail: Result<Vec<Option<InboxEntry>>, SpoolError>, recorder: &mut Recorder) {
         match mail {
             Ok(entries) => {
+                self.blind = false;
                 for entry in entries {
                     match entry.map(|entry| entry.word) {
                         None => self.unreadable(recorder),
+                        // The daemon stores each once: it is a copy of what was taken already.
+                        Some(Word::Message(message)) if self.letters.knows(&message.request_id) => {
+                            self.unreadable(recorder);
+                        }
                         Some(Word::Message(message)) => self.message(&message, recorder),
                         Some(Word::Answer { question, answer }) => self.answer(question, &answer, recorder),
                     }
                 }
             }
+            Err(_) if self.blind => {}
             Err(error) => {
+                self.blind = true;
                 let text = format!("what applications told the session cannot be read: {error}");
                 recorder.fact(&Event::notice(notice::WARNING, text));
             }

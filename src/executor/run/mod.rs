@@ -15,7 +15,7 @@ use serde_json::{Map, json};
 use tokio::signal::unix::{Signal as Arrivals, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::clock::{BootTimer, now_us};
+use super::clock::{BootTimer, boot_ms, now_us};
 use super::committer::{Committer, Durable};
 use super::control::{CONTROL_VERSION, Report, Request, Stage};
 use super::conversation::{Conversation, EXITED};
@@ -70,7 +70,7 @@ pub async fn run(dir: SessionDir, lock: OwnerLock, parent: UnixStream) -> Result
     });
     let parent = tokio::net::UnixStream::from_std(parent)?;
     let (mut link, mut heard) = Link::listen(&dir.control_socket(), parent, reports)?;
-    let Some(placement) = wait_for_go(&mut link, &mut heard).await else { return Ok(()) };
+    let Some((placement, lease_until)) = wait_for_go(&mut link, &mut heard).await else { return Ok(()) };
     // Before anything is written: from here on a stop is an end that is journaled.
     let stops = Stops::listen()?;
     let held = containment::hold(&placement, Marker::new(dir.run_id(), &claim.epoch), &claim.plan.resources)?;
@@ -86,6 +86,7 @@ pub async fn run(dir: SessionDir, lock: OwnerLock, parent: UnixStream) -> Result
     };
     crash::point("executor.journal");
     let mut run = Run::begin(dir, claim, dialect, report, held, stops, journal)?;
+    run.lease_until = lease_until;
     run.committed().await;
     crash::point("executor.started");
     match run.spawn() {
@@ -101,12 +102,12 @@ pub async fn run(dir: SessionDir, lock: OwnerLock, parent: UnixStream) -> Result
 }
 
 /// Nothing happens before the daemon says "go": until then this process leaves no trace, and may be placed elsewhere.
-async fn wait_for_go(link: &mut Link, heard: &mut mpsc::Receiver<Heard>) -> Option<Placement> {
+async fn wait_for_go(link: &mut Link, heard: &mut mpsc::Receiver<Heard>) -> Option<(Placement, Option<u64>)> {
     loop {
         tokio::select! {
             () = link.accept() => {}
             said = heard.recv() => match said {
-                Some(Heard::Request(Request::Go { placement })) => return Some(placement),
+                Some(Heard::Request(Request::Go { placement, until })) => return Some((placement, until)),
                 Some(Heard::Request(_)) => {}
                 Some(Heard::ParentGone) | None => return None,
             },
@@ -165,6 +166,8 @@ struct Run {
     timers: Timers,
     children: Arrivals,
     stops: Stops,
+    /// Until when the lease stood when the daemon let it go, in milliseconds of boot time.
+    lease_until: Option<u64>,
     started: Option<u64>,
     main: Option<Pid>,
     /// `Some(None)`: it is gone, or as good as gone, and nobody knows how.
@@ -222,6 +225,7 @@ impl Run {
             report,
             durable,
             timers: Timers::default(),
+            lease_until: None,
             started: None,
             main: None,
             exit: None,

@@ -17,7 +17,7 @@ impl Run {
         let (mut out_open, mut err_open) = (true, true);
         let (mut out_buffer, mut err_buffer) = (vec![0; TURN], vec![0; TURN]);
         let mut deadline = self.boot_timer(self.claim.plan.deadline_seconds);
-        let mut lease = self.boot_timer(self.claim.plan.lease_seconds);
+        let mut lease = self.lease_timer(self.lease_until);
         let (mut writing, mut dropping, mut gone) = (true, false, false);
         self.set_limits();
         self.publish_now(Stage::Running);
@@ -64,9 +64,12 @@ impl Run {
                 }
                 said = heard.recv() => {
                     match said {
-                        Some(Heard::Request(Request::Stop { end })) => self.begin_stop(end, None).await,
+                        Some(Heard::Request(Request::Stop { end })) => {
+                            let why = "its controller took the lease back, or let it run out";
+                            self.begin_stop(end, (end == End::LeaseLost).then(|| why.to_owned())).await;
+                        }
                         Some(Heard::Request(Request::Mail)) => if let Some(conversation) = &mut self.conversation { conversation.look(); },
-                        Some(Heard::Request(Request::Renew)) => lease = self.boot_timer(self.claim.plan.lease_seconds),
+                        Some(Heard::Request(Request::Renew { until })) => lease = self.lease_timer(until),
                         _ => {}
                     }
                 }
@@ -128,6 +131,16 @@ impl Run {
             self.hear_conversation();
         }
         self.recorder.stderr_end();
+    }
+
+    /// The lease's end: that moment, or its whole time from now; never later than that, whatever a daemon says.
+    fn lease_timer(&mut self, until: Option<u64>) -> Option<BootTimer> {
+        let seconds = self.claim.plan.lease_seconds?;
+        let whole = boot_ms().saturating_add(seconds.saturating_mul(1000));
+        match BootTimer::at(until.unwrap_or(whole).min(whole)) {
+            Ok(timer) => Some(timer),
+            Err(_) => self.boot_timer(Some(seconds)),
+        }
     }
 
     /// A moment of boot time. Without the kernel's timer a limit cannot be kept, and that is said.

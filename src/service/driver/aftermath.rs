@@ -17,6 +17,7 @@ impl Driver {
                 Finding::Ended(outcome) => return Ok(Step::Deliver(outcome)),
                 Finding::NeverStarted(lock) => {
                     drop(lock);
+                    self.live.talked.send_modify(|talked| talked.untold = false);
                     return Ok(Step::Launch);
                 }
                 Finding::Died(_) => return Ok(Step::Died),
@@ -93,6 +94,7 @@ impl Driver {
             }
             Err(error) => {
                 tracing::error!(run_id = %self.live.run_id, %error, "its journal cannot be repaired");
+                self.live.talked.send_modify(|talked| talked.untold = false);
                 why = format!("{why}; its journal cannot be repaired: {error}");
             }
         }
@@ -115,7 +117,7 @@ impl Driver {
                 command = self.mailbox.recv() => match command {
                     Some(Command::Cancel(reply)) => {
                         self.asked = Some((reply, self.evidence().await?));
-                        self.note(|record| record.cancel_requested = Some(now_us())).await;
+                        self.wish_to_cancel().await;
                         return self.resolve().await;
                     }
                     Some(Command::Reconcile(reply)) => {

@@ -1,5 +1,6 @@
 //! While an executor runs the session: its reports, and what it is asked.
 
+use super::lease::Word;
 use super::*;
 use crate::dialect;
 
@@ -7,9 +8,8 @@ impl Driver {
     /// Listens to the executor until its connection ends.
     pub(super) async fn attend(&mut self, mut link: Link, child: Option<Child>) -> Result<Step, Error> {
         let mut told: Option<End> = None;
-        let lease = self.lease().await?;
-        // At once: an executor that was adopted may have waited long.
-        let mut renew = lease.map(|_| Instant::now());
+        let seconds = self.claim().await?.and_then(|claim| claim.plan.lease_seconds);
+        self.keep_lease(seconds);
         // What was said before this connection existed may not have been told.
         let mut mail = self.live.mail.subscribe();
         if self.is_talked_to() {
@@ -21,23 +21,35 @@ impl Driver {
             let wanted = if *self.stopping.borrow() == Stopping::Cancel {
                 Some(End::StoppedWithService)
             } else {
-                self.record.cancel_requested.map(|_| End::Cancelled)
+                let cancelled = self.record.cancel_requested.map(|_| End::Cancelled);
+                cancelled.or(self.lease_lost.then_some(End::LeaseLost))
             };
             if let (None, Some(end)) = (told, wanted) {
                 told = Some(end);
-                let _ = link.send(&Request::Stop { end }).await;
+                let _ = link.send(&Request::Stop { end });
             }
             tokio::select! {
-                () = renewal(renew) => {
-                    let _ = link.send(&Request::Renew).await;
-                    // After a third of it, so that two renewals may fail.
-                    renew = lease.map(|lease| Instant::now() + lease / 3);
-                }
+                word = lease::word(&mut self.lease) => match word {
+                    Word::Renewed { until, cancel_requested } => {
+                        let _ = link.send(&Request::Renew { until: Some(until) });
+                        if cancel_requested && self.record.cancel_requested.is_none() {
+                            self.note(|record| record.cancel_requested = Some(now_us())).await;
+                        }
+                    }
+                    Word::Lost(why) => {
+                        tracing::warn!(run_id = %self.live.run_id, why, "the lease is lost");
+                        self.lease_lost = true;
+                    }
+                },
                 report = link.report() => match report {
                     Some(report) if report.stage == Stage::Waiting => {
-                        let begin = self.record.cancel_requested.is_none() && *self.stopping.borrow() == Stopping::No;
-                        let go = Request::Go { placement: self.placement.clone() };
-                        if !begin || link.send(&go).await.is_err() {
+                        let stands = self.lease_stands();
+                        let begin = self.record.cancel_requested.is_none()
+                            && *self.stopping.borrow() == Stopping::No
+                            && !self.lease_lost
+                            && stands.is_ok();
+                        let go = Request::Go { placement: self.placement.clone(), until: stands.ok().flatten() };
+                        if !begin || link.send(&go).is_err() {
                             // An executor that is not let go exits without a trace: nothing was started.
                             drop(link);
                             return Ok(Step::Examine(child));
@@ -57,7 +69,7 @@ impl Driver {
                 },
                 how = changed(&mut self.stopping) => if how == Stopping::Detach { return Ok(Step::Leave) },
                 Ok(()) = mail.changed(), if listens => {
-                    let _ = link.send(&Request::Mail).await;
+                    let _ = link.send(&Request::Mail);
                 }
                 () = self.advance.due() => self.show_advance(),
             }
@@ -71,17 +83,8 @@ impl Driver {
         features.steer || features.follow_up || features.questions
     }
 
-    /// How long the session may go on without a renewal.
-    async fn lease(&self) -> Result<Option<Duration>, Error> {
-        let seconds = self.claim().await?.and_then(|claim| claim.plan.lease_seconds);
-        Ok(seconds.map(Duration::from_secs))
-    }
-
     pub(super) async fn cancel_running(&mut self, reply: Reply) {
-        if self.record.cancel_requested.is_none() {
-            // A full disk must not keep anybody from stopping what fills it: the executor journals the wish.
-            self.note(|record| record.cancel_requested = Some(now_us())).await;
-        }
+        self.wish_to_cancel().await;
         let _ = reply.send(Ok(self.hub.status_of(&self.live)));
     }
 
@@ -100,8 +103,7 @@ impl Driver {
         {
             self.note(|record| record.containment = Some(containment.clone())).await;
         }
-        let asked = self.live.status.borrow().questions.clone();
-        self.live.talked.send_replace(Talked { receipts: report.receipts, asked: report.asked, over: false });
+        let open = self.live.status.borrow().questions.clone();
         self.live.status.send_modify(|status| {
             status.questions.clone_from(&report.questions);
             status.progress = report.progress;
@@ -109,7 +111,9 @@ impl Driver {
             status.conversation = report.conversation;
             status.activity_complete = report.activity_complete;
         });
-        self.announce_questions(&asked, &report.questions);
+        let (receipts, asked) = (report.receipts, report.asked);
+        self.live.talked.send_replace(Talked { receipts, asked, over: false, untold: false });
+        self.announce_questions(&open, &report.questions);
         let moved = self.live.head.send_if_modified(|head| {
             let moved = report.head > head.offset;
             head.offset = head.offset.max(report.head);
@@ -128,12 +132,5 @@ impl Driver {
         let epoch = self.claim().await?.map(|claim| claim.epoch);
         self.live.head.send_modify(|head| head.epoch = epoch);
         Ok(())
-    }
-}
-
-async fn renewal(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

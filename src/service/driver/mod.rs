@@ -7,6 +7,8 @@
 //!                     Launch ◀──────── never started ────────────────┤
 //!                     Deliver ◀─────── ended ────────────────────────┤
 //!                     Uncertain ◀───── died ─────────────────────────┘
+//!
+//! Deliver ──controller away──▶ Undelivered ──Reconcile──▶ Deliver
 //! ```
 //!
 //! Every step listens to the mailbox and to the service's stop. Nothing here starts a program: an executor does, and
@@ -14,12 +16,15 @@
 
 mod aftermath;
 mod attend;
+mod lease;
 mod settle;
 mod start;
+mod undelivered;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -36,7 +41,7 @@ use crate::containment::{self, Order, Placement};
 use crate::crash;
 use crate::executor::control::{Report, Request, Stage};
 use crate::executor::now_us;
-use crate::model::{End, Evidence, OpenQuestion, Outcome, Phase, Plan, State, Status};
+use crate::model::{Binding, End, Evidence, OpenQuestion, Outcome, Phase, Plan, State, Status};
 use crate::spool::exhausted;
 use crate::spool::journal::new_epoch;
 use crate::spool::{CLAIM_VERSION, Claim, Ownership, Place, Record, SessionDir};
@@ -75,9 +80,10 @@ pub(super) fn spawn(hub: &Arc<Hub>, dir: SessionDir, record: Record, head: Head,
         status: watch::channel(live::status(&record, None)).0,
         head: watch::channel(head).0,
         commands,
+        acknowledged: Mutex::default(),
         inbox: Arc::default(),
         mail: watch::channel(0).0,
-        talked: watch::channel(live::Talked::default()).0,
+        talked: watch::channel(Talked { untold: !matches!(start, Start::Fresh(_)), ..Talked::default() }).0,
     });
     hub.live().insert(record.run_id, live.clone());
     let alive = hub.alive.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -89,6 +95,8 @@ pub(super) fn spawn(hub: &Arc<Hub>, dir: SessionDir, record: Record, head: Head,
         mailbox,
         ticket: None,
         launches: 0,
+        lease: None,
+        lease_lost: false,
         placement: Placement::default(),
         asked: None,
         advance: Advance::default(),
@@ -106,6 +114,10 @@ struct Driver {
     stopping: watch::Receiver<Stopping>,
     ticket: Option<Ticket>,
     launches: u32,
+    /// Absent where nothing needs to be renewed.
+    lease: Option<lease::Lease>,
+    /// The session is to end for that.
+    lease_lost: bool,
     /// Where the executor that waits for "go" was put.
     placement: Placement,
     /// Whom to answer, with the evidence so far, once the step that the command caused is done.
@@ -125,6 +137,8 @@ enum Step {
         again: bool,
     },
     Deliver(Box<Outcome>),
+    /// It is over, and the controller does not have the outcome.
+    Undelivered(Box<Outcome>),
     /// It is over, and the disk takes no record of that yet.
     PutAway(Box<Outcome>),
     /// The disk takes no claim yet.
@@ -138,6 +152,7 @@ impl Driver {
         let mut step = match start {
             Start::Fresh(ticket) => {
                 self.ticket = Some(ticket);
+                self.keep_lease_in_queue();
                 Step::Wait
             }
             Start::Adopt(ticket) => {
@@ -156,6 +171,7 @@ impl Driver {
                 Step::Died => self.died().await,
                 Step::Uncertain { again } => self.uncertain(again).await,
                 Step::Deliver(outcome) => self.deliver(*outcome).await,
+                Step::Undelivered(outcome) => self.undelivered(*outcome).await,
                 Step::PutAway(outcome) => self.put_away_later(*outcome).await,
                 Step::Hold => self.hold().await,
                 Step::Leave => break,
@@ -189,8 +205,12 @@ impl Driver {
     }
 
     async fn evidence(&self) -> Result<Vec<Evidence>, Error> {
-        let dir = self.live.dir.clone();
-        blocking(move || Ok(examine::evidence(&dir))).await
+        let (dir, controller) = (self.live.dir.clone(), self.hub.controller.name());
+        let mut evidence = blocking(move || Ok(examine::evidence(&dir, controller))).await?;
+        if let Some(word) = self.controller_evidence().await {
+            examine::add(&mut evidence, word);
+        }
+        Ok(evidence)
     }
 
     /// Answers a Reconcile that changes nothing.
@@ -210,6 +230,7 @@ impl Driver {
                 Some(outcome) => live::status(&self.record, Some(outcome)),
                 None => self.hub.status_of(&self.live),
             };
+            status.acknowledged = self.live.acknowledged();
             status.evidence = evidence;
             let _ = reply.send(Ok(status));
         }

@@ -17,12 +17,11 @@ impl Driver {
     pub(super) async fn deliver(&mut self, outcome: Outcome) -> Result<Step, Error> {
         crash::point("daemon.outcome");
         self.ticket = None;
-        let phase = self
-            .hub
-            .controller
-            .deliver(&outcome)
-            .await
-            .map_err(|error| Error::ControllerUnavailable(error.to_string()))?;
+        self.lease = None;
+        let phase = match self.hub.controller.deliver(&self.binding(), &outcome).await {
+            Ok(phase) => phase,
+            Err(error) => return Ok(self.keep_outcome(outcome, &error).await),
+        };
         crash::point("daemon.delivered");
         let mut record = self.record.clone();
         record.state = State::Finished;
@@ -40,15 +39,7 @@ impl Driver {
         }
         // The outcome is durable, whatever became of the record: this is how the session ended, now and after a restart.
         self.record = record;
-        let head = Head::settled(Some(&outcome));
-        if self.live.head.borrow().offset < head.offset {
-            self.advance.moved();
-        }
-        self.live.head.send_replace(head);
-        self.live.talked.send_replace(Talked::of(&outcome));
-        self.show_advance();
-        self.show(live::status(&self.record, Some(&outcome)));
-        self.answer(Some(&outcome));
+        self.show_end(&outcome);
         match put_away {
             Ok(()) => {
                 self.hub.live().remove(&self.live.run_id);
@@ -61,9 +52,24 @@ impl Driver {
         }
     }
 
+    /// Shows how the session ended: to readers, who come to the end of its journal, and to whoever waits for an answer.
+    pub(super) fn show_end(&mut self, outcome: &Outcome) {
+        let head = Head::settled(Some(outcome));
+        if self.live.head.borrow().offset < head.offset {
+            self.advance.moved();
+        }
+        self.live.head.send_replace(head);
+        self.live.talked.send_replace(Talked::of(outcome));
+        self.show_advance();
+        self.show(live::status(&self.record, Some(outcome)));
+        self.answer(Some(outcome));
+    }
+
     /// Stores the last record and moves the session to the ended ones.
     pub(super) async fn put_away(&self, record: &Record) -> Result<(), Error> {
         let (dir, hub, saved) = (self.live.dir.clone(), self.hub.clone(), record.clone());
+        // Nothing is acknowledged while the folder is tidied and moved.
+        let _turn = self.hub.turns.take(record.run_id).await;
         blocking(move || {
             // A settling that failed half-way may have moved it already.
             if !matches!(hub.spool.locate(saved.run_id)?, Place::Ended(_)) {
@@ -74,7 +80,9 @@ impl Driver {
             crash::point("daemon.settled");
             Ok(())
         })
-        .await
+        .await?;
+        self.hub.retention_due.notify_one();
+        Ok(())
     }
 
     /// The session ended and everybody knows it, but the disk did not take that. It is tried again now and then, when
@@ -92,6 +100,7 @@ impl Driver {
             let put_away = self.put_away(&self.record).await;
             if let Some(reply) = asked {
                 let mut status = live::status(&self.record, Some(&outcome));
+                status.acknowledged = self.live.acknowledged();
                 status.evidence = self.evidence().await?;
                 let _ = reply.send(Ok(status));
             }

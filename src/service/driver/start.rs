@@ -1,6 +1,7 @@
 //! Before there is an executor: the queue, the claim, the start of the executor, and the wait where none of it can be
 //! done now.
 
+use super::lease::{Permit, Word};
 use super::*;
 
 impl Driver {
@@ -20,11 +21,17 @@ impl Driver {
                 command = self.mailbox.recv() => match command {
                     Some(Command::Cancel(reply)) => {
                         self.asked = Some((reply, Vec::new()));
-                        // Its outcome, for which room was kept, will say it durably.
-                        self.note(|record| record.cancel_requested = Some(now_us())).await;
+                        self.wish_to_cancel().await;
                     }
                     Some(Command::Reconcile(reply)) => self.explain(reply).await,
                     None => return Ok(Step::Leave),
+                },
+                word = lease::word(&mut self.lease) => match word {
+                    Word::Renewed { cancel_requested: true, .. } => {
+                        self.note(|record| record.cancel_requested = Some(now_us())).await;
+                    }
+                    Word::Renewed { .. } => {}
+                    Word::Lost(why) => return self.settle_unstarted(End::LeaseLost, Some(why)).await,
                 },
                 how = stop(&mut self.stopping) => match how {
                     Stopping::Cancel => {
@@ -51,6 +58,16 @@ impl Driver {
                 format!("the executor {} ends as soon as it is started", self.hub.executor.path.display());
             return self.settle_unstarted(End::SpawnFailed, Some(why)).await;
         }
+        match self.permitted().await {
+            Permit::Granted => crash::point("daemon.permitted"),
+            Permit::Refused(End::Cancelled, why) => {
+                self.note(|record| record.cancel_requested = Some(now_us())).await;
+                return self.settle_unstarted(End::Cancelled, Some(why)).await;
+            }
+            Permit::Refused(end, why) => return self.settle_unstarted(end, Some(why)).await,
+            Permit::Unknown(error) => return Ok(self.held_back(&error)),
+        }
+        let lease_seconds = self.hub.controller.lease_seconds();
         let (dir, config, digest) = (self.live.dir.clone(), self.hub.config(), self.record.digest.clone());
         let conversation = self.live.continued.clone();
         let backend = self.hub.placer.backend();
@@ -63,7 +80,10 @@ impl Driver {
             let submission = dir.submission_as_admitted(&digest)?;
             let given = launch::Given { folder: dir.path(), conversation: conversation.as_ref() };
             let plan = match launch::plan(&config, &submission, given, backend) {
-                Ok(plan) => plan,
+                Ok(mut plan) => {
+                    plan.lease_seconds = lease_seconds.or(plan.lease_seconds);
+                    plan
+                }
                 Err(why) => return Ok(Claimed::NoPlan(why)),
             };
             // A claim without a journal is one that came to nothing: nobody holds the lock but us.
@@ -144,9 +164,12 @@ impl Driver {
 
     /// The disk is full, or descriptors are short: what is not started yet waits, and says so.
     pub(super) fn held_back(&mut self, error: &Error) -> Step {
-        tracing::warn!(run_id = %self.live.run_id, %error, "the session waits to be started");
         self.launches -= 1;
-        self.record.error = Some(format!("it waits to be started: {error}"));
+        let text = format!("it waits to be started: {error}");
+        if self.record.error.as_ref() != Some(&text) {
+            tracing::warn!(run_id = %self.live.run_id, %error, "the session waits to be started");
+        }
+        self.record.error = Some(text);
         self.show_record();
         Step::Hold
     }
@@ -156,7 +179,7 @@ impl Driver {
             command = self.mailbox.recv() => match command {
                 Some(Command::Cancel(reply)) => {
                     self.asked = Some((reply, Vec::new()));
-                    self.note(|record| record.cancel_requested = Some(now_us())).await;
+                    self.wish_to_cancel().await;
                     Ok(Step::Launch)
                 }
                 Some(Command::Reconcile(reply)) => {

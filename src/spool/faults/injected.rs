@@ -100,7 +100,8 @@ pub(super) fn next(op: Op, name: &OsStr) -> Option<io::Error> {
         return None;
     }
     let name = plain(&name.to_string_lossy());
-    match rules.iter().filter_map(|rule| rule.meets(op, &name)).next()? {
+    // Every rule counts, whichever is met.
+    match rules.iter().filter_map(|rule| rule.meets(op, &name)).reduce(|first, _| first)? {
         What::Fail(errno) => Some(errno.into()),
         What::Kill => {
             let _ = raise(Signal::SIGKILL);

@@ -31,17 +31,17 @@ pub use cursor::{Cursor, CursorError};
 pub use encoder::Encoder;
 pub use error::JournalError;
 pub use header::{new_epoch, valid_epoch};
-pub use reader::{Chunk, JournalReader};
+pub use reader::{Chunk, JournalReader, Tail};
 pub use repair::{Damage, Repaired};
 
 pub(crate) use header::create;
 pub(crate) use reader::open;
-pub(crate) use repair::repair;
+pub(crate) use repair::{TORN, repair};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The journal's name in its session's folder.
-pub(crate) const FILE: &str = "journal.jsonl";
+pub const FILE: &str = "journal.jsonl";
 
 /// The wall clock, µs since 1970: a label only.
 pub(crate) fn wall_clock() -> u64 {

@@ -7,6 +7,8 @@ use super::{Cursor, CursorError, FILE, JournalError, record};
 use crate::model::{Entry, RunId};
 use crate::spool::private::Dir;
 
+/// How much of a journal's end is read to find its last record, in bytes, before more is.
+const TAIL: u64 = 1 << 20;
 /// How far back a reader looks, in bytes, when the bytes before its cursor do not tell what the next line continues from.
 const LOOK_BACK: u64 = 64 << 20;
 
@@ -19,6 +21,15 @@ pub struct Chunk {
     pub next: u64,
     /// There is more before the head.
     pub more: bool,
+}
+
+/// The end of a journal.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tail {
+    /// The last record that verifies; `None` if none does.
+    pub last: Option<Entry>,
+    /// The bytes after it, which are no record: torn, damaged, or being written.
+    pub torn: u64,
 }
 
 /// The reading end of a journal: any number, in any process, while it is written or after. It reads what it opened, also
@@ -202,22 +213,55 @@ impl JournalReader {
 
     /// What the line at `to` may continue from, and where the last line before it ends that counts.
     fn walk_to(&self, to: u64) -> std::io::Result<(Chain, u64)> {
-        let start = match to.checked_sub(LOOK_BACK) {
+        let walk = self.walk(LOOK_BACK, to)?;
+        Ok((walk.chain, walk.counted))
+    }
+
+    /// Goes over the last `back` bytes before `to`.
+    fn walk(&self, back: u64, to: u64) -> std::io::Result<Walk> {
+        let start = match to.checked_sub(back) {
             None | Some(0) => 0,
             Some(at) => find_line_feed(&self.file, at, to)?.unwrap_or(to),
         };
-        let mut chain = Chain::at(&self.file, start)?;
+        let mut walk = Walk { chain: Chain::at(&self.file, start)?, counted: start, last: None };
         let mut lines = Lines::new(&self.file, to);
-        let mut counted = start;
         let mut at = start;
         while let Some(span) = lines.next(at)? {
             at = span.end;
-            if chain.check(lines.line(span), span.start == 0).is_some() {
-                counted = at;
+            match walk.chain.check(lines.line(span), span.start == 0) {
+                None => continue,
+                Some(Checked::Header(_)) => {}
+                Some(Checked::Record(entry)) => walk.last = Some(entry),
             }
+            walk.counted = at;
         }
-        Ok((chain, counted))
+        Ok(walk)
     }
+
+    /// The end of the journal as it stands in the file, durable or not. Reads no more of it than the last record needs,
+    /// and at most 64 MiB.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn tail(&self) -> Result<Tail, JournalError> {
+        let failed = |e| JournalError::io("read", &self.path, e);
+        let size = self.size()?;
+        let mut walk = self.walk(TAIL, size).map_err(failed)?;
+        if walk.last.is_none() && size > TAIL {
+            walk = self.walk(LOOK_BACK, size).map_err(failed)?;
+        }
+        let cursor = self.cursor(walk.counted);
+        Ok(Tail { last: walk.last.map(|last| Entry { cursor, ..last }), torn: size - walk.counted })
+    }
+}
+
+/// What a walk over a part of a journal found.
+struct Walk {
+    chain: Chain,
+    /// Where the last line ends that counts.
+    counted: u64,
+    /// The last record among them.
+    last: Option<Entry>,
 }
 
 /// A chunk in the making.

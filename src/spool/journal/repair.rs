@@ -14,7 +14,7 @@ use crate::model::{Entry, RunId, kind};
 use crate::spool::private::{Dir, sync_file};
 
 /// What a torn tail is kept as: this and a number from 1.
-const TORN: &str = "journal.torn-";
+pub(crate) const TORN: &str = "journal.torn-";
 
 /// A stretch of a journal in which nothing counts, although something after it does.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -269,6 +269,44 @@ fn long_lines_are_read_whole() {
 }
 
 #[test]
+fn the_tail_is_the_last_record_that_verifies_wherever_it_was_torn() {
+    let bench = Bench::claimed();
+    let (bytes, right) = written(&bench, 4);
+    let ends: Vec<usize> = (1..=bytes.len()).filter(|&at| bytes[at - 1] == b'\n').collect();
+    for length in 0..=bytes.len() {
+        bench.put(&bytes[..length]);
+        let whole = ends.iter().filter(|&&end| end <= length).count();
+        let tail = bench.reader().tail().expect("a tail");
+        assert_eq!(tail.last.as_ref(), right.get(whole.wrapping_sub(2)), "{length}");
+        assert_eq!(tail.torn as usize, length - whole.checked_sub(1).map_or(0, |at| ends[at]), "{length}");
+    }
+    for at in ends[3]..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        bench.put(&flipped);
+        let tail = bench.reader().tail().expect("a tail");
+        assert_eq!((tail.last.as_ref(), tail.torn as usize), (right.get(2), bytes.len() - ends[3]), "{at}");
+    }
+}
+
+#[test]
+fn the_tail_of_a_long_journal_is_found_behind_a_long_stretch() {
+    let bench = Bench::new();
+    let (mut encoder, mut appender) = bench.session.create_journal(EPOCH).expect("a new journal");
+    for _ in 0..3 {
+        let long = "x".repeat(1 << 20);
+        appender.append(&encoder.encode(1, &preview("long"), Some(long.as_bytes()))).expect("appended");
+    }
+    let head = appender.commit().expect("committed");
+    for torn in [0, 2 << 20] {
+        bench.put(&[bench.bytes(), vec![0; torn]].concat());
+        let tail = bench.reader().tail().expect("a tail");
+        let last = tail.last.expect("a record");
+        assert_eq!((last.seq, last.cursor, tail.torn), (3, bench.reader().cursor(head), torn as u64));
+    }
+}
+
+#[test]
 fn cursors_have_five_errors() {
     let bench = Bench::new();
     let (bytes, right) = written(&bench, 3);
