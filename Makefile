@@ -6,6 +6,7 @@
 # test-package  installs that package, as root, and runs the service from it in a user session; leaves nothing behind
 # qualify       runs the installed programs through the story of the service and writes a receipt; as root
 # bench         the figures, each beside the limit it is held to
+# soak          a subscriber that stands still for ten minutes, on both buses: memory, others, nothing lost; SOAK_SECONDS
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -18,7 +19,7 @@ QUALIFY_BIN ?= $(PREFIX)/bin
 RECEIPT ?= target/qualification.json
 AGENTS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/airouter-sessiond/agents
 
-.PHONY: all demo test test-agents bench install install-files install-openrc uninstall deb test-package qualify
+.PHONY: all demo test test-agents bench soak install install-files install-openrc uninstall deb test-package qualify
 
 all:
 	$(CARGO) build --release --locked --bins
@@ -40,6 +41,9 @@ test-agents:
 
 bench:
 	$(CARGO) bench --locked
+
+soak:
+	$(CARGO) bench --locked --bench soak
 
 install: all
 	$(MAKE) install-files
