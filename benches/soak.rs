@@ -10,6 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -157,6 +158,7 @@ async fn soak(bus: &'static str, still: Duration, start: fn(&Bench) -> Option<Bu
         connect(&address).await.status(run_id).await.expect("others are served");
         slowest = slowest.max(asked.elapsed());
         tokio::time::sleep(SAMPLE).await;
+        assert!(stopped.stands_still(), "somebody else woke the subscriber: the figures say nothing");
     }
     bench.write("go", "");
     let status = client.wait(run_id, WaitFor::Finished, support::PATIENCE).await.expect("ends");
@@ -183,6 +185,8 @@ impl Stopped {
             .args(["subscriber", address, &run_id.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            // In ours, the kernel would wake it when a shell that started us in the background ends (setpgid(2)).
+            .process_group(0)
             .spawn()
             .expect("runs");
         let mut says = BufReader::new(child.stdout.take().expect("piped"));
@@ -196,6 +200,11 @@ impl Stopped {
 
     fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("signal");
+    }
+
+    fn stands_still(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
     fn goes_on(self) -> Stopped {
