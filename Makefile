@@ -7,6 +7,7 @@
 # qualify       runs the installed programs through the story of the service and writes a receipt; as root. It builds the
 #               framework of the story, the reference controller, where CONTROLLER names none
 # bench         the figures, each beside the limit it is held to
+# soak          a subscriber that stands still for ten minutes, on both buses: memory, others, nothing lost; SOAK_SECONDS
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -20,7 +21,7 @@ RECEIPT ?= target/qualification.json
 CONTROLLER ?=
 AGENTS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/airouter-sessiond/agents
 
-.PHONY: all demo test test-agents bench install install-files install-openrc uninstall deb test-package qualify reference-controller
+.PHONY: all demo test test-agents bench soak install install-files install-openrc uninstall deb test-package qualify reference-controller
 
 all:
 	$(CARGO) build --release --locked --bins
@@ -41,7 +42,10 @@ test-agents:
 	AIROUTER_AGENTS="$(AGENTS)" $(CARGO) test --locked --features crash-points,faults --test agents -- --ignored --test-threads=1
 
 bench:
-	$(CARGO) bench --locked
+	$(CARGO) bench --locked --bench figures
+
+soak:
+	$(CARGO) bench --locked --bench soak
 
 install: all
 	$(MAKE) install-files

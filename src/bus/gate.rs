@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, watch};
+use zbus::DBusError;
 use zbus::connection::socket::{ReadHalf, Socket, Split};
 use zbus::fdo;
 use zbus::message::{Flags, Header, Message, Type};
@@ -52,7 +53,7 @@ const EFFECTS: [&str; 9] =
 const HEAD: usize = 16;
 /// The longest header that is read of a message which is refused for its size.
 const FIELDS: usize = 64 << 10;
-/// Refusals that wait to be sent; beyond it calls are dropped unanswered.
+/// Refusals that wait to be sent; beyond it nothing further is read: a call that is dropped would be waited for.
 const REFUSALS: usize = 256;
 
 /// A call by its sender (on a bus) and serial.
@@ -238,9 +239,6 @@ pub trait Doorkeeper: Send + Sync + std::fmt::Debug + 'static {
     async fn admit(&self, call: &Header<'_>) -> Result<(), String>;
 }
 
-/// A call that was refused, and how.
-pub type Refusal = (Message, Refused);
-
 /// How a call was refused.
 #[derive(Debug)]
 pub enum Refused {
@@ -248,6 +246,16 @@ pub enum Refused {
     Standard(fdo::Error),
     /// With one of ours.
     Ours(BusError),
+}
+
+impl Refused {
+    /// The answer to `call`. It holds nothing of the call, which may be large.
+    fn answer(&self, call: &Header<'_>) -> zbus::Result<Message> {
+        match self {
+            Refused::Standard(error) => error.create_reply(call),
+            Refused::Ours(error) => error.create_reply(call),
+        }
+    }
 }
 
 impl From<fdo::Error> for Refused {
@@ -269,7 +277,7 @@ pub struct GatedSocket {
     traffic: Arc<Traffic>,
     doorkeeper: Arc<dyn Doorkeeper>,
     descriptors: bool,
-    refusals: mpsc::Sender<Refusal>,
+    refusals: mpsc::Sender<Message>,
 }
 
 impl GatedSocket {
@@ -279,7 +287,7 @@ impl GatedSocket {
         traffic: Arc<Traffic>,
         doorkeeper: Arc<dyn Doorkeeper>,
         descriptors: bool,
-    ) -> (Self, Arc<Wire>, mpsc::Receiver<Refusal>) {
+    ) -> (Self, Arc<Wire>, mpsc::Receiver<Message>) {
         let wire = Wire::new(stream);
         let (refusals, receiver) = mpsc::channel(REFUSALS);
         (GatedSocket { wire: wire.clone(), traffic, doorkeeper, descriptors, refusals }, wire, receiver)
@@ -303,14 +311,9 @@ impl Socket for GatedSocket {
 }
 
 /// Sends what the gate refuses, until the connection ends.
-pub async fn send_refusals(connection: zbus::Connection, mut refusals: mpsc::Receiver<Refusal>) {
-    while let Some((call, error)) = refusals.recv().await {
-        let header = call.header();
-        let sent = match error {
-            Refused::Standard(error) => connection.reply_dbus_error(&header, error).await,
-            Refused::Ours(error) => connection.reply_dbus_error(&header, error).await,
-        };
-        if sent.is_err() {
+pub async fn send_refusals(connection: zbus::Connection, mut refusals: mpsc::Receiver<Message>) {
+    while let Some(refusal) = refusals.recv().await {
+        if connection.send(&refusal).await.is_err() {
             return;
         }
     }
@@ -323,7 +326,7 @@ pub struct Gate {
     traffic: Arc<Traffic>,
     doorkeeper: Arc<dyn Doorkeeper>,
     descriptors: bool,
-    refusals: mpsc::Sender<Refusal>,
+    refusals: mpsc::Sender<Message>,
 }
 
 impl Gate {
@@ -358,17 +361,21 @@ impl Gate {
         self.reader.skip(lengths.body).await?;
         let why = format!("the message is {} bytes long; {MESSAGE} are taken", lengths.whole());
         if bare.message_type() == Type::MethodCall && self.doorkeeper.admit(&bare.header()).await.is_ok() {
-            self.refuse(bare, fdo::Error::LimitsExceeded(why).into());
+            self.refuse(&bare, fdo::Error::LimitsExceeded(why).into()).await;
         }
         Ok(None)
     }
 
-    fn refuse(&self, call: Message, error: Refused) {
-        if !wants_answer(&call.header()) {
+    /// Has the refusal sent, and waits for its turn: whoever writes gives up on a peer that takes nothing.
+    async fn refuse(&self, call: &Message, error: Refused) {
+        let header = call.header();
+        if !wants_answer(&header) {
             return;
         }
-        if self.refusals.try_send((call, error)).is_err() {
-            tracing::debug!("a refused call stays unanswered: too many refusals wait to be sent");
+        match error.answer(&header) {
+            // Nobody sends any more once the connection has ended.
+            Ok(answer) => drop(self.refusals.send(answer).await),
+            Err(error) => tracing::debug!(%error, "a refused call stays unanswered"),
         }
     }
 
@@ -478,7 +485,7 @@ impl ReadHalf for Gate {
             match self.pass(&message).await {
                 Ok(true) => return Ok(message),
                 Ok(false) => {}
-                Err(error) => self.refuse(message, error),
+                Err(error) => self.refuse(&message, error).await,
             }
         }
     }

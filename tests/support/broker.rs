@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -11,10 +12,16 @@ pub struct Broker {
     child: Child,
     socket: PathBuf,
     config: PathBuf,
+    account: u32,
 }
 
 impl Broker {
     pub fn start(dir: &Path) -> Broker {
+        Broker::start_as(dir, nix::unistd::geteuid().as_raw())
+    }
+
+    /// The bus of that account, in a directory that it may write; of another one only as root.
+    pub fn start_as(dir: &Path, account: u32) -> Broker {
         let socket = dir.join("bus");
         let config = dir.join("bus.conf");
         let text = format!(
@@ -27,7 +34,7 @@ impl Broker {
             dir.join("services").display()
         );
         fs::write(&config, text).expect("bus configuration");
-        Broker { child: spawn(&config), socket, config }
+        Broker { child: spawn(&config, account), socket, config, account }
     }
 
     pub fn address(&self) -> String {
@@ -60,12 +67,16 @@ impl Broker {
 
     /// A new bus at the same address.
     pub fn restart(&mut self) {
-        self.child = spawn(&self.config);
+        self.child = spawn(&self.config, self.account);
     }
 }
 
-fn spawn(config: &Path) -> Child {
-    let mut child = Command::new("dbus-daemon")
+fn spawn(config: &Path, account: u32) -> Child {
+    let mut command = Command::new("dbus-daemon");
+    if account != nix::unistd::geteuid().as_raw() {
+        command.uid(account).gid(account);
+    }
+    let mut child = command
         .arg(format!("--config-file={}", config.display()))
         .args(["--nofork", "--print-address"])
         .env_clear()

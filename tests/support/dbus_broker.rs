@@ -42,6 +42,20 @@ impl DbusBroker {
         format!("unix:path={}", self.socket().display())
     }
 
+    /// The broker itself, which its launcher starts; not before it serves.
+    pub fn pid(&self) -> u32 {
+        let launcher = self.launcher.as_ref().expect("it runs").id();
+        let mut broker = None;
+        super::until("the broker runs", || {
+            let children = fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"));
+            broker = children.unwrap_or_default().split_whitespace().next().and_then(|pid| pid.parse().ok());
+            broker.is_some_and(|pid: u32| {
+                fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "dbus-broker")
+            })
+        });
+        broker.expect("was seen")
+    }
+
     fn socket(&self) -> PathBuf {
         self.dir.join("bus")
     }

@@ -14,6 +14,7 @@ use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ pub struct Bench {
     cgroup: Option<PathBuf>,
     /// Where the daemon's program stands.
     daemon_program: PathBuf,
+    /// The account that daemons run as, where it is another one.
+    account: Option<u32>,
 }
 
 impl Bench {
@@ -64,6 +67,7 @@ impl Bench {
             environment: Vec::new(),
             cgroup: None,
             daemon_program: program("airouter-sessiond"),
+            account: None,
         };
         bench.configure(configuration, "");
         bench
@@ -103,6 +107,24 @@ impl Bench {
     /// Daemons of this bench are started from the programs in that directory.
     pub fn programs(&mut self, directory: &Path) {
         self.daemon_program = directory.join("airouter-sessiond");
+    }
+
+    /// Daemons of this bench run as that account, which the scratch directory is given to, and do not let root in
+    /// unless the configuration says so again. For tests that run as root.
+    pub fn as_account(&mut self, uid: u32) {
+        let programs = self.path().join("programs");
+        fs::create_dir(&programs).expect("scratch directory");
+        for name in ["airouter-sessiond", "airouter-native-exec"] {
+            fs::copy(program(name), programs.join(name)).expect("copies a program");
+        }
+        self.programs(&programs);
+        fs::set_permissions(self.path(), Permissions::from_mode(0o755)).expect("modes");
+        let text = fs::read_to_string(self.config()).expect("configuration");
+        fs::write(self.config(), text.replace("allow_root = true\n", "")).expect("configuration");
+        for path in [self.path(), &self.config()] {
+            std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("gives it away");
+        }
+        self.account = Some(uid);
     }
 
     pub fn path(&self) -> &Path {
@@ -153,6 +175,9 @@ impl Bench {
             }
             None => Command::new(&self.daemon_program),
         };
+        if let Some(uid) = self.account {
+            command.uid(uid).gid(uid);
+        }
         let mut child = command
             .args(["--config".as_ref(), self.config().as_os_str()])
             .args(["--ready-fd", &writer.as_raw_fd().to_string()])
