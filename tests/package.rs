@@ -4,13 +4,11 @@
 
 mod support;
 
-use std::fs::Permissions;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
 use airouter_sessiond::client::WaitFor;
-use serde_json::Value;
 use support::{Bench, PATIENCE, text};
 
 /// Installs what cargo built below that prefix.
@@ -65,6 +63,8 @@ fn what_is_installed_is_taken_away_again() {
 #[cfg(feature = "reference-controller")]
 #[test]
 fn qualification_counts_and_cleans_up() {
+    use std::os::unix::fs::PermissionsExt;
+
     let present =
         |command: &str| Command::new("which").arg(command).output().is_ok_and(|o| o.status.success());
     if !nix::unistd::geteuid().is_root() || !["jq", "useradd", "dbus-daemon"].into_iter().all(present) {
@@ -72,7 +72,7 @@ fn qualification_counts_and_cleans_up() {
         return;
     }
     let directory = tempfile::tempdir().expect("scratch directory");
-    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).expect("modes");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("modes");
     let (prefix, receipt) = (directory.path().join("prefix"), directory.path().join("receipt.json"));
     install(&prefix);
     let qualify = || {
@@ -83,7 +83,7 @@ fn qualification_counts_and_cleans_up() {
             .expect("the script runs");
         let said = format!("{}\n{}", text(&output.stdout), text(&output.stderr));
         let receipt = std::fs::read_to_string(&receipt).unwrap_or_else(|error| panic!("{error}\n{said}"));
-        let receipt: Value = serde_json::from_str(&receipt).expect("JSON");
+        let receipt: serde_json::Value = serde_json::from_str(&receipt).expect("JSON");
         assert_eq!(receipt["temporary_state_removed"], true, "{said}");
         (output.status.code(), receipt, said)
     };
