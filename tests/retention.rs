@@ -8,11 +8,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use airouter_sessiond::client::{Client, Delivery, Error, FollowOptions, PrunePolicy, Pruned, WaitFor};
+use airouter_sessiond::client::{Client, Delivery, FollowOptions, PrunePolicy, Pruned, WaitFor};
 use airouter_sessiond::model::{End, Entry, PruneAction, RunId, State, Submission};
 use airouter_sessiond::spool::{Record, SessionDir, Spool, digest};
 use serde_json::Value;
-use support::{Bench, PATIENCE, text, until};
+use support::{Bench, PATIENCE, noted, refusal, starts, text, until};
 
 const FAULTS: &str = "AIROUTER_FAULTS";
 /// Every age.
@@ -26,25 +26,6 @@ const ALL: PrunePolicy = PrunePolicy {
 
 fn ended(bench: &Bench, run_id: RunId) -> PathBuf {
     bench.spool().join("ended").join(run_id.shard()).join(run_id.to_string())
-}
-
-/// The short name of the refusal of a call.
-fn refusal<T>(answer: Result<T, Error>) -> String {
-    match answer {
-        Ok(_) => "nothing: it was answered".to_owned(),
-        Err(error) => error.refusal().map_or_else(|| error.to_string(), str::to_owned),
-    }
-}
-
-/// A script that notes its start in a file of its own before anything else.
-fn noted(bench: &Bench, script: &str) -> Submission {
-    let mut submission = bench.script(&format!("echo start >>\"starts-$ID\"; {script}"));
-    submission.environment.insert("ID".into(), submission.run_id().to_string());
-    submission
-}
-
-fn starts(bench: &Bench, run_id: RunId) -> usize {
-    bench.read(&format!("starts-{run_id}")).lines().count()
 }
 
 fn actions(answer: &[Pruned]) -> Vec<(RunId, PruneAction)> {

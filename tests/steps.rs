@@ -11,7 +11,8 @@ use airouter_sessiond::crash;
 use airouter_sessiond::model::{RunId, Submission};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::{Bench, PATIENCE, until};
+use support::random::Random;
+use support::{Bench, PATIENCE, starts, until};
 
 /// Notes its start in a file of its own, and prints before and after a pause.
 const PROGRAM: &str = "echo start >>\"starts-$ID\"; echo '{\"n\":1}'; sleep 0.2; echo '{\"n\":2}'";
@@ -20,10 +21,6 @@ fn submission(bench: &Bench) -> Submission {
     let mut submission = bench.script(PROGRAM);
     submission.environment.insert("ID".into(), submission.run_id().to_string());
     submission
-}
-
-fn starts(bench: &Bench, run_id: RunId) -> usize {
-    bench.read(&format!("starts-{run_id}")).lines().count()
 }
 
 /// What every session must show in the end, however it got there.
@@ -160,25 +157,4 @@ fn assert_no_process_is_left(scratch: &Path) {
         })
     };
     until("no executor is left", || !left());
-}
-
-/// Enough for moments that nobody plans; the seed is printed.
-struct Random {
-    seed: u64,
-    state: u64,
-}
-
-impl Random {
-    fn seeded() -> Random {
-        let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64) | 1;
-        Random { seed, state: seed }
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        // xorshift64 (Marsaglia 2003).
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state % bound
-    }
 }

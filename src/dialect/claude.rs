@@ -82,10 +82,6 @@ impl Dialect for Claude {
         Interrupt::Signal(libc::SIGINT)
     }
 
-    fn has_verdicts(&self) -> bool {
-        true
-    }
-
     fn commands(&self) -> &'static [&'static str] {
         &["claude"]
     }

@@ -67,14 +67,7 @@ impl Dialect for ClaudeStream {
     }
 
     fn features(&self) -> Features {
-        Features {
-            steer: true,
-            follow_up: true,
-            questions: true,
-            attachments: true,
-            output_schema: true,
-            resume: true,
-        }
+        Features::ALL
     }
 
     fn arguments(
@@ -96,10 +89,6 @@ impl Dialect for ClaudeStream {
 
     fn interrupt(&self) -> Interrupt {
         Interrupt::Talk
-    }
-
-    fn has_verdicts(&self) -> bool {
-        true
     }
 
     fn commands(&self) -> &'static [&'static str] {

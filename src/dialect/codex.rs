@@ -96,10 +96,6 @@ impl Dialect for Codex {
         Interrupt::Signal(libc::SIGINT)
     }
 
-    fn has_verdicts(&self) -> bool {
-        true
-    }
-
     fn commands(&self) -> &'static [&'static str] {
         &["codex"]
     }

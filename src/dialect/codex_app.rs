@@ -44,14 +44,7 @@ impl Dialect for CodexApp {
     }
 
     fn features(&self) -> Features {
-        Features {
-            steer: true,
-            follow_up: true,
-            questions: true,
-            attachments: true,
-            output_schema: true,
-            resume: true,
-        }
+        Features::ALL
     }
 
     /// All of an occasion is said in the conversation.
@@ -79,10 +72,6 @@ impl Dialect for CodexApp {
     /// SIGTERM then ends it at once, with its tools.
     fn interrupt(&self) -> Interrupt {
         Interrupt::Talk
-    }
-
-    fn has_verdicts(&self) -> bool {
-        true
     }
 
     fn commands(&self) -> &'static [&'static str] {

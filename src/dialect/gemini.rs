@@ -12,9 +12,7 @@ use serde_json::Value;
 
 use super::json::{Joiner, Line, number, parse_object, text, text_at};
 use super::ledger::{Ledger, ToolEnd};
-use super::{
-    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
-};
+use super::{Capture, Dialect, Features, Launch, Occasion, Reader, Reading, Stdin, Unable, launch};
 use crate::model::{Event, Part, Usage};
 
 /// The longest message that is put together, in bytes; a longer one is told as cut.
@@ -97,14 +95,6 @@ impl Dialect for Gemini {
             });
         }
         Ok(())
-    }
-
-    fn interrupt(&self) -> Interrupt {
-        Interrupt::None
-    }
-
-    fn has_verdicts(&self) -> bool {
-        true
     }
 
     fn commands(&self) -> &'static [&'static str] {

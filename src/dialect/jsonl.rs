@@ -9,9 +9,7 @@ use serde_json::{Map, Value};
 
 use super::json::parse_object;
 use super::ledger::{Ledger, ToolEnd};
-use super::{
-    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
-};
+use super::{Capture, Dialect, Features, Launch, Occasion, Reader, Reading, Stdin, Unable, launch};
 use crate::model::kind::notice;
 use crate::model::{Event, Part, Usage, VerdictResult};
 
@@ -48,16 +46,8 @@ impl Dialect for Jsonl {
         Ok([own, more].concat())
     }
 
-    fn interrupt(&self) -> Interrupt {
-        Interrupt::None
-    }
-
     fn has_verdicts(&self) -> bool {
         false
-    }
-
-    fn commands(&self) -> &'static [&'static str] {
-        &[]
     }
 }
 

@@ -37,14 +37,7 @@ impl Dialect for JsonlTalk {
     }
 
     fn features(&self) -> Features {
-        Features {
-            steer: true,
-            follow_up: true,
-            questions: true,
-            attachments: true,
-            output_schema: true,
-            resume: true,
-        }
+        Features::ALL
     }
 
     fn talk(&self, _arguments: &[String]) -> Option<Box<dyn Talk>> {
@@ -57,10 +50,6 @@ impl Dialect for JsonlTalk {
 
     fn has_verdicts(&self) -> bool {
         false
-    }
-
-    fn commands(&self) -> &'static [&'static str] {
-        &[]
     }
 }
 

@@ -55,6 +55,16 @@ pub struct Features {
 }
 
 impl Features {
+    /// Everything.
+    pub const ALL: Features = Features {
+        steer: true,
+        follow_up: true,
+        questions: true,
+        attachments: true,
+        output_schema: true,
+        resume: true,
+    };
+
     /// The names of what it can.
     pub fn names(&self) -> Vec<&'static str> {
         let all = [
@@ -130,11 +140,17 @@ pub trait Dialect: Send + Sync {
         None
     }
     /// The gentlest way to make it stop.
-    fn interrupt(&self) -> Interrupt;
+    fn interrupt(&self) -> Interrupt {
+        Interrupt::None
+    }
     /// Whether it says itself if it succeeded. Where it does not, the exit code alone says it.
-    fn has_verdicts(&self) -> bool;
+    fn has_verdicts(&self) -> bool {
+        true
+    }
     /// The commands under which its program is usually found on `PATH`; for `profiles detect`.
-    fn commands(&self) -> &'static [&'static str];
+    fn commands(&self) -> &'static [&'static str] {
+        &[]
+    }
 }
 
 /// Reads one run of a program, line by line.

@@ -11,9 +11,7 @@ use serde_json::Value;
 
 use super::json::{flag, number, parse_object, text, text_at};
 use super::ledger::{Ledger, ToolEnd};
-use super::{
-    Capture, Dialect, Features, Interrupt, Launch, Occasion, Reader, Reading, Stdin, Unable, launch,
-};
+use super::{Capture, Dialect, Features, Launch, Occasion, Reader, Reading, Stdin, Unable, launch};
 use crate::model::{Event, Usage};
 
 /// `opencode run --format json`.
@@ -63,14 +61,6 @@ impl Dialect for Opencode {
 
     fn check_input(&self, input: Option<&[u8]>) -> Result<(), Unable> {
         input.map_or(Ok(()), |input| launch::needs_words(self.name(), input))
-    }
-
-    fn interrupt(&self) -> Interrupt {
-        Interrupt::None
-    }
-
-    fn has_verdicts(&self) -> bool {
-        true
     }
 
     fn commands(&self) -> &'static [&'static str] {

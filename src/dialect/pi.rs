@@ -65,14 +65,6 @@ impl Dialect for Pi {
         input.map_or(Ok(()), |input| launch::needs_words(self.name(), input))
     }
 
-    fn interrupt(&self) -> Interrupt {
-        Interrupt::None
-    }
-
-    fn has_verdicts(&self) -> bool {
-        true
-    }
-
     fn commands(&self) -> &'static [&'static str] {
         &["pi"]
     }
@@ -100,14 +92,7 @@ impl Dialect for PiRpc {
     }
 
     fn features(&self) -> Features {
-        Features {
-            steer: true,
-            follow_up: true,
-            questions: true,
-            attachments: true,
-            output_schema: false,
-            resume: true,
-        }
+        Features { output_schema: false, ..Features::ALL }
     }
 
     /// Attachments are said in the conversation.
@@ -130,10 +115,6 @@ impl Dialect for PiRpc {
 
     fn interrupt(&self) -> Interrupt {
         Interrupt::Talk
-    }
-
-    fn has_verdicts(&self) -> bool {
-        true
     }
 
     fn commands(&self) -> &'static [&'static str] {

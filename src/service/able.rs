@@ -74,7 +74,7 @@ pub(super) async fn check_schema(hub: &Hub, schema: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::{self, Capture, Interrupt, Launch, Reader};
+    use crate::dialect::{self, Capture, Launch, Reader};
 
     /// One that is spoken to, and is never asked to say "secret".
     struct Spoken;
@@ -100,16 +100,8 @@ mod tests {
             }
         }
 
-        fn interrupt(&self) -> Interrupt {
-            Interrupt::None
-        }
-
         fn has_verdicts(&self) -> bool {
             false
-        }
-
-        fn commands(&self) -> &'static [&'static str] {
-            &[]
         }
     }
 

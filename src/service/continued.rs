@@ -49,8 +49,8 @@ pub(super) async fn resolve(
         .ok_or_else(|| refuse(format!("the program of session {earlier} named no conversation")))?;
     let directory = claim.map(|claim| claim.plan.directory);
     if dialect.conversations_stay()
-        && let (Some(theirs), Some(ours)) = (&directory, &submission.directory)
-        && !is_same_directory(theirs, Path::new(ours))
+        && let (Some(theirs), Some(ours)) = (directory.clone(), submission.directory.clone())
+        && !blocking(move || Ok(is_same_directory(&theirs, Path::new(&ours)))).await?
     {
         return Err(refuse(format!(
             "session {earlier} ran in another directory, and only there the dialect {} finds its conversation: leave \

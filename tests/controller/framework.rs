@@ -224,8 +224,3 @@ pub fn bound(bench: &Bench, framework: &Framework, script: &str) -> Submission {
     framework.add(&submission, 60);
     submission
 }
-
-/// How often the program was started.
-pub fn starts(bench: &Bench, run_id: RunId) -> usize {
-    bench.read(&format!("starts-{run_id}")).lines().count()
-}

@@ -16,5 +16,5 @@ mod operator;
 mod postgres;
 
 use airouter_sessiond::client::{SessionStatus, WaitFor};
-use framework::{Framework, bound, starts, submission};
-use support::{Bench, PATIENCE, until};
+use framework::{Framework, bound, submission};
+use support::{Bench, PATIENCE, starts, until};

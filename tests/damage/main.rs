@@ -16,20 +16,8 @@ mod journal;
 use std::path::PathBuf;
 
 use airouter_sessiond::client::{Client, SessionStatus, WaitFor};
-use airouter_sessiond::model::{RunId, Submission};
-use support::{Bench, PATIENCE};
-
-/// A script that notes its start in a file of its own before anything else.
-fn noted(bench: &Bench, script: &str) -> Submission {
-    let mut submission = bench.script(&format!("echo start >>\"starts-$ID\"; {script}"));
-    submission.environment.insert("ID".into(), submission.run_id().to_string());
-    submission
-}
-
-/// How often it was started.
-fn starts(bench: &Bench, run_id: RunId) -> usize {
-    bench.read(&format!("starts-{run_id}")).lines().count()
-}
+use airouter_sessiond::model::RunId;
+use support::{Bench, PATIENCE, noted, refusal, starts};
 
 fn active(bench: &Bench, run_id: RunId) -> PathBuf {
     bench.spool().join("active").join(run_id.to_string())
@@ -45,13 +33,5 @@ async fn settled(client: &Client, run_id: RunId) -> SessionStatus {
     match status.is_uncertain() {
         true => client.reconcile(run_id).await.expect("reconciles"),
         false => status,
-    }
-}
-
-/// The short name of the refusal of a call.
-fn refusal<T>(answer: Result<T, airouter_sessiond::client::Error>) -> String {
-    match answer {
-        Ok(_) => "nothing: it was answered".to_owned(),
-        Err(error) => error.refusal().map_or_else(|| error.to_string(), str::to_owned),
     }
 }

@@ -5,6 +5,7 @@
 pub mod broker;
 pub mod cgroup;
 pub mod dbus_broker;
+pub mod random;
 pub mod stuck;
 pub mod tree;
 pub mod user_session;
@@ -372,6 +373,26 @@ pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
 pub fn lives(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// The short name of the refusal of a call.
+pub fn refusal<T>(answer: Result<T, airouter_sessiond::client::Error>) -> String {
+    match answer {
+        Ok(_) => "nothing: it was answered".to_owned(),
+        Err(error) => error.refusal().map_or_else(|| error.to_string(), str::to_owned),
+    }
+}
+
+/// A script that notes its start in a file of its own before anything else.
+pub fn noted(bench: &Bench, script: &str) -> Submission {
+    let mut submission = bench.script(&format!("echo start >>\"starts-$ID\"; {script}"));
+    submission.environment.insert("ID".into(), submission.run_id().to_string());
+    submission
+}
+
+/// How often a session was started that notes it.
+pub fn starts(bench: &Bench, run_id: RunId) -> usize {
+    bench.read(&format!("starts-{run_id}")).lines().count()
 }
 
 /// The executor of a session, by the pid of its program's main process.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::support::random::Random;
 use super::*;
 
 /// What is said in each round, in this order.
@@ -288,25 +289,4 @@ async fn three_hundred_random_kills_of_conversations() {
     }
     eprintln!("seed {}: {ends:?} in {:?}", random.seed, begun.elapsed());
     assert_eq!(ends.len(), 2, "both kinds of end were reached: {ends:?}");
-}
-
-/// Enough for moments that nobody plans; the seed is printed.
-struct Random {
-    seed: u64,
-    state: u64,
-}
-
-impl Random {
-    fn seeded() -> Random {
-        let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64) | 1;
-        Random { seed, state: seed }
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        // xorshift64 (Marsaglia 2003).
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state % bound
-    }
 }

@@ -17,7 +17,7 @@ use airouter_sessiond::client::{Client, Error, SessionStatus, WaitFor};
 use airouter_sessiond::model::{Answer, Entry, Receipt, RunId, Submission};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use support::{Bench, PATIENCE, until};
+use support::{Bench, PATIENCE, refusal, until};
 
 /// A service with the profile `talker`: what it is told, it notes in the file `heard`, and does.
 struct Talk {
@@ -130,14 +130,6 @@ fn choose(choice: &str) -> Answer {
 
 fn say(text: &str) -> Answer {
     Answer { choice: None, text: Some(text.to_owned()) }
-}
-
-/// The short name of a refusal.
-fn refusal<T>(answer: Result<T, Error>) -> String {
-    match answer {
-        Ok(_) => "nothing: it was answered".to_owned(),
-        Err(error) => error.refusal().map_or_else(|| error.to_string(), str::to_owned),
-    }
 }
 
 /// Kills a session's executor.
