@@ -77,7 +77,7 @@ use crate::model::{
     Answer, Limits, Message, MessageStatus, PrunePolicy, Pruned, RunId, State, Status, Storage,
 };
 use crate::schema::Checker;
-use crate::spool::{Place, Spool};
+use crate::spool::{Place, SessionDir, Spool};
 use crate::upgrade::Installed;
 use age::Clock;
 use blocking::blocking;
@@ -431,8 +431,15 @@ impl Hub {
 
     /// The status of a session that no driver has.
     async fn settled_status(self: &Arc<Self>, run_id: RunId) -> Result<Status, Error> {
+        let dir = self.folder(run_id).await?;
+        blocking(move || Ok(live::settled(&dir)?.1)).await
+    }
+
+    /// The folder of a session that no driver has.
+    async fn folder(self: &Arc<Self>, run_id: RunId) -> Result<SessionDir, Error> {
         match self.locate(run_id).await? {
-            Place::Ended(dir) | Place::Active(dir) => blocking(move || Ok(live::settled(&dir)?.1)).await,
+            // An active one is about to be moved.
+            Place::Ended(dir) | Place::Active(dir) => Ok(dir),
             Place::Removed(_) => Err(Error::Removed(run_id)),
             Place::Damaged(what) => Err(Error::Damaged { run_id, what }),
             Place::Absent => Err(Error::NotFound(run_id)),

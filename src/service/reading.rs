@@ -13,8 +13,8 @@ use super::blocking::blocking;
 use super::live::Head;
 use super::{Batch, Error, FollowOptions, FollowPermit, Hub, Page};
 use crate::model::{Entry, RunId, shown};
+use crate::spool::SessionDir;
 use crate::spool::journal::{Chunk, Cursor, CursorError, JournalReader};
-use crate::spool::{Place, SessionDir};
 
 /// How much a follower reads at once, in bytes: what a pipe holds, so that one that does not read keeps little.
 const FOLLOW_CHUNK: u64 = 64 * 1024;
@@ -35,12 +35,7 @@ impl Source {
                 journal: OnceLock::new(),
             });
         }
-        let dir = match hub.locate(run_id).await? {
-            Place::Ended(dir) | Place::Active(dir) => dir,
-            Place::Removed(_) => return Err(Error::Removed(run_id)),
-            Place::Damaged(what) => return Err(Error::Damaged { run_id, what }),
-            Place::Absent => return Err(Error::NotFound(run_id)),
-        };
+        let dir = hub.folder(run_id).await?;
         let outcome_dir = dir.clone();
         let outcome = blocking(move || Ok(outcome_dir.outcome()?)).await?;
         // The sender goes at once: a settled session's head never changes.

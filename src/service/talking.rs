@@ -16,7 +16,7 @@ use crate::executor::now_us;
 use crate::model::{
     Answer, InboxEntry, Message, MessageMode, MessageStatus, OpenQuestion, RunId, State, Word, shown,
 };
-use crate::spool::{Inbox, Named, Place};
+use crate::spool::{Inbox, Named};
 
 /// The most entries of one inbox: messages, which have a lower limit of their own, and answers.
 const ENTRIES: usize = 16_384;
@@ -192,18 +192,12 @@ async fn in_ended<T: Send + 'static>(
     run_id: RunId,
     look: impl FnOnce(&Inbox, &Talked) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    match hub.locate(run_id).await? {
-        Place::Ended(dir) | Place::Active(dir) => {
-            blocking(move || {
-                let talked = dir.outcome()?.as_ref().map(Talked::of).unwrap_or_default();
-                look(&dir.inbox()?, &talked)
-            })
-            .await
-        }
-        Place::Removed(_) => Err(Error::Removed(run_id)),
-        Place::Damaged(what) => Err(Error::Damaged { run_id, what }),
-        Place::Absent => Err(Error::NotFound(run_id)),
-    }
+    let dir = hub.folder(run_id).await?;
+    blocking(move || {
+        let talked = dir.outcome()?.as_ref().map(Talked::of).unwrap_or_default();
+        look(&dir.inbox()?, &talked)
+    })
+    .await
 }
 
 #[cfg(test)]
